@@ -1,0 +1,124 @@
+"""Where the heads of a model live: names of parameters and rows in them, never a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+Status = Literal["proven", "structural"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one parameter, read as a matrix (out, in).
+
+    Attributes:
+        parameter: name in ``model.named_parameters()`` (or buffers), without ``_orig_mod.`` and the like.
+        pattern: einops pattern that turns the parameter into (out, in): ``"out in -> out in"`` for ``nn.Linear``,
+            ``"in out -> out in"`` for Conv1D, ``"h in n -> (h n) in"`` for a 3-D einsum weight.
+        index: rows to take, shape ``(heads, n)``; None takes the whole matrix.
+    """
+
+    parameter: str
+    pattern: str = "out in -> out in"
+    index: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product: scale · rows[0] @ rows[1] @ …; only the first factor is indexed by head."""
+
+    rows: tuple[Rows, ...]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A diagonal (QK-norm gain, or the gain of the norm in front): offset + parameter[index]."""
+
+    parameter: str
+    index: np.ndarray | None = None
+    offset: float = 0.0
+
+
+@dataclass(frozen=True)
+class Projection:
+    """W_Q or W_K of all heads of one module: a sum of terms, shape ``(heads, n, N)``, with what belongs to it."""
+
+    terms: tuple[Term, ...]
+    bias: Rows | None = None
+    gain: Gain | None = None
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: the first..last rotated coordinates, how they pair, and their frequencies (radians/position)."""
+
+    pairing: Literal["half", "interleaved"]
+    start: int
+    stop: int
+    frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One self-attention module and its heads.
+
+    Attributes:
+        layer: 0-based count of self-attention modules in registration order, proven or not.
+        module: qualified name of the module, as the user would write it.
+        heads: the query heads that are watched (all by default); row i of every table of this site is ``heads[i]``.
+        kv_head: key-value head of every query head, length ``n_heads``.
+        status: "proven" (predicted scores equal the model's) or "structural" (read by rule).
+        flags: what a reader must know: "qk_norm", "mla_nope", "lora", "rope", "frozen", "tied", "not_proven: why" …
+        aliases: other names of the same module.
+    """
+
+    layer: int
+    module: str
+    d_model: int
+    d_head: int
+    n_heads: int
+    n_kv_heads: int
+    W_Q: Projection
+    W_K: Projection
+    kv_head: tuple[int, ...]
+    heads: tuple[int, ...]
+    status: Status
+    flags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    rope: Rope | None = None
+    norm: Gain | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A module or a head that is not watched, and why, in words for the user."""
+
+    module: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """All heads that are watched, and by name everything that is not."""
+
+    sites: tuple[Site, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def n_heads(self) -> int:
+        """Number of watched query heads."""
+        return sum(len(site.heads) for site in self.sites)
+
+
+def head_label(layer: int, head: int) -> str:
+    """The printed name of a head.
+
+    >>> head_label(3, 7)
+    'L03.H07'
+    """
+    return f"L{layer:02d}.H{head:02d}"

@@ -1,0 +1,138 @@
+"""The record of one measurement: a table of heads × metrics at one step, with flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, REGISTRY, SIGNATURE_KEYS, Kind
+
+SCHEMA_VERSION = 1
+
+_ARROW = {"float": pa.float64(), "int": pa.int32(), "str": pa.string(), "bool": pa.bool_()}
+
+_IDENTITY = (
+    pa.field("step", pa.int64()),  # optimizer steps done (trainer.global_step)
+    pa.field("epoch", pa.int32()),
+    pa.field("layer", pa.int32()),
+    pa.field("head", pa.int32()),
+    pa.field("kv_head", pa.int32()),
+    pa.field("module", pa.string()),
+    pa.field("displacement", pa.int32()),  # RoPE displacement d of this profile; 0 for the weights alone
+    pa.field("status", pa.string()),  # "proven" or "structural"
+    pa.field("flags", pa.string()),  # comma-separated; empty for a head with nothing to say
+)
+_CONTEXT = (
+    pa.field("loss", pa.float64()),  # the trainer's own training loss at the snapshot
+    pa.field("time", pa.float64()),  # seconds since the Unix epoch
+    pa.field("seconds", pa.float64()),  # seconds that this snapshot blocked training
+    pa.field("overhead", pa.float64()),  # share of training time blocked so far
+)
+
+
+def profile_schema() -> pa.Schema:
+    """Schema of every ``profile/`` part: identity, profile metrics, percentiles in the null, context."""
+    metrics = [pa.field(key, _ARROW[REGISTRY[key].dtype]) for key in PROFILE_KEYS]
+    percentiles = [pa.field(f"{key}_percentile", pa.float64()) for key in NULL_KEYS]
+    null = [pa.field("beyond_null", pa.bool_()), pa.field("left_null_step", pa.int64())]
+    return pa.schema([*_IDENTITY, *metrics, *percentiles, *null, *_CONTEXT])
+
+
+def signature_schema() -> pa.Schema:
+    """Schema of every ``signature/`` part: identity, mean over documents and ``_std`` of each signature, context."""
+    metrics = [pa.field(name, pa.float64()) for key in SIGNATURE_KEYS for name in (key, f"{key}_std")]
+    return pa.schema([*_IDENTITY, *metrics, *_CONTEXT])
+
+
+SUMMARY_SCHEMA = pa.schema([pa.field("step", pa.int64()), pa.field("key", pa.string()), pa.field("value", pa.float64())])
+
+TOKENS_SCHEMA = pa.schema(
+    [
+        pa.field("step", pa.int64()),
+        pa.field("layer", pa.int32()),
+        pa.field("document", pa.int32()),
+        pa.field("position", pa.int32()),
+        pa.field("lift", pa.float32()),  # mean over the layer's heads of λ(k)
+    ]
+)
+
+
+def schema_of(kind: Kind) -> pa.Schema:
+    """Schema of the parts of one kind."""
+    return profile_schema() if kind == "profile" else signature_schema()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One measurement.
+
+    Attributes:
+        kind: "profile" or "signature".
+        step: optimizer steps done when it was taken.
+        heads: one row per head (and displacement), with the schema of its kind.
+        summary: numbers of the whole model at this step (``n_eff_consistency``, ``n_eff_dispersion`` …).
+        tokens: token signals of the probe documents, for signatures.
+        final: taken in ``on_train_end``.
+    """
+
+    kind: Kind
+    step: int
+    heads: pa.Table
+    summary: Mapping[str, float] = field(default_factory=dict)
+    tokens: pa.Table | None = None
+    final: bool = False
+
+    def summary_table(self) -> pa.Table:
+        """The summary as tidy rows (step, key, value)."""
+        rows = {
+            "step": [self.step] * len(self.summary),
+            "key": list(self.summary),
+            "value": list(self.summary.values()),
+        }
+        return pa.table(rows, schema=SUMMARY_SCHEMA)
+
+    def with_columns(self, **columns: object) -> Snapshot:
+        """A copy whose constant columns (``loss``, ``seconds`` …) hold these values."""
+        table = self.heads
+        for name, value in columns.items():
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, table.schema.field(name), constant(value, table.num_rows, table.schema.field(name).type))
+        return replace(self, heads=table)
+
+
+def constant(value: object, length: int, type_: pa.DataType) -> pa.Array:
+    """An Arrow column that repeats one value."""
+    return pa.array([value] * length, type=type_)
+
+
+def heads_table(kind: Kind, columns: Mapping[str, object]) -> pa.Table:
+    """A table with the schema of its kind; a column that is not given is null.
+
+    Args:
+        kind: "profile" or "signature".
+        columns: equally long sequences, arrays or Arrow arrays by column name.
+
+    Raises:
+        KeyError: a column that the schema does not have.
+    """
+    schema = schema_of(kind)
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise KeyError(f"not columns of a {kind} snapshot: {sorted(unknown)}")
+    length = len(next(iter(columns.values())))  # type: ignore[arg-type]
+    arrays = [
+        _column(columns[f.name], f.type) if f.name in columns else pa.nulls(length, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _column(values: object, type_: pa.DataType) -> pa.Array:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values.cast(type_)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and pa.types.is_integer(type_):
+        return pa.array(values, mask=np.isnan(values), type=pa.float64()).cast(type_)
+    return pa.array(values, type=type_)
