@@ -1,0 +1,30 @@
+"""What headwatch says to the user: each thing once, as a warning, and kept for ``run.json``."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+__all__ = ["HeadwatchWarning", "Notices"]
+
+
+class HeadwatchWarning(UserWarning):
+    """Something about the watching, not about the training, needs attention."""
+
+
+class Notices:
+    """Says each notice once per key and remembers it."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self._said: set[str] = set()
+        self._lock = threading.Lock()
+
+    def say(self, key: str, message: str) -> None:
+        """Warn with ``message`` unless ``key`` was said before."""
+        with self._lock:
+            if key in self._said:
+                return
+            self._said.add(key)
+            self.messages.append(message)
+        warnings.warn(f"headwatch: {message}", HeadwatchWarning, stacklevel=3)
