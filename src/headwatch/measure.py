@@ -1,0 +1,253 @@
+"""The profile of every watched head: copy the factors on the training thread, compute on the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from headwatch.heads import CopiedFactors, HeadMap, Site, copy_factors
+from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, Kind
+from headwatch.notices import Notices
+from headwatch.null import Null, null_for
+from headwatch.profiles import HEAD_TYPES, problems, statistics
+from headwatch.snapshot import Snapshot, heads_table
+from headwatch.threads import solver_threads
+from headwatch.trajectory import Trajectory
+
+__all__ = ["FormOptions", "Measure", "ProfileMeasure", "profile_columns"]
+
+Finish = Callable[[int], Snapshot]  # step -> snapshot, on the worker
+
+
+class Measure(Protocol):
+    """Something that is measured at a due step, in two parts."""
+
+    kind: Kind
+
+    def take(self, step: int) -> Finish:
+        """On the training thread: copy what is needed. Returns what is left to do, for the worker."""
+
+    def restore(self, table: pa.Table) -> None:
+        """Take up where a stored run left off: its rows up to the step that training goes on from."""
+
+
+@dataclass(frozen=True)
+class FormOptions:
+    """Which form is measured; every option is off by default, recorded in ``run.json`` and written on pictures.
+
+    Attributes:
+        biases: the homogenised form on R^(N+1) instead of the weights alone.
+        norm_gain: the gain of the norm in front folded in.
+        displacements: rotary displacements d, query position − key position; one profile per d.
+    """
+
+    biases: bool = False
+    norm_gain: bool = False
+    displacements: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "displacements", tuple(self.displacements))
+        if not self.displacements or any(not isinstance(d, int) or d < 0 for d in self.displacements):
+            raise ValueError(f"displacements: expected whole numbers ≥ 0, found {self.displacements!r}; (0,) is the default.")
+
+    def flags(self) -> list[str]:
+        """What a reader of a picture must know."""
+        flags = ["with biases"] if self.biases else []
+        flags += ["norm gain folded in"] if self.norm_gain else []
+        return flags + ([f"rotary displacements {self.displacements}"] if self.displacements != (0,) else [])
+
+
+@dataclass
+class _Frozen:
+    """Statistics of a site whose weights do not change, and the state of the weights they belong to."""
+
+    versions: tuple[int, ...]
+    columns: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+
+@dataclass
+class _Piece:
+    """One site's copied factors; or the frozen site they were once computed for; or why there are none."""
+
+    site: Site
+    factors: CopiedFactors | None = None
+    frozen: _Frozen | None = None
+    failure: str = ""
+
+
+class ProfileMeasure:
+    """Profiles of the heads of a map.
+
+    Args:
+        head_map: what is watched.
+        parameters: gives the live parameters by name; called on the training thread at each snapshot.
+        options: which form.
+        notices: where failures of single heads are said.
+        null: whether to simulate the null and give percentiles.
+    """
+
+    kind: Kind = "profile"
+
+    def __init__(
+        self,
+        head_map: HeadMap,
+        parameters: Callable[[], Mapping[str, Tensor]],
+        *,
+        options: FormOptions | None = None,
+        notices: Notices | None = None,
+        null: bool = True,
+    ) -> None:
+        self.head_map = head_map
+        self.options = options or FormOptions()
+        self._parameters = parameters
+        self._notices = notices or Notices()
+        self._null = null
+        self._identity = _identity(head_map, self.options)
+        keys = zip(*(self._identity[name] for name in ("layer", "head", "displacement")), strict=True)
+        self.trajectory = Trajectory(list(keys))
+        self._frozen: dict[str, _Frozen] = {}
+
+    def restore(self, table: pa.Table) -> None:
+        """Drift goes on from the run's own first snapshot."""
+        self.trajectory.restore(table)
+
+    def take(self, step: int) -> Finish:
+        """Copy the query and key rows of every site that may have changed."""
+        parameters = self._parameters()
+        pieces = [self._copy(site, parameters) for site in self.head_map.sites]
+        return lambda at: self._finish(at, pieces)
+
+    def _copy(self, site: Site, parameters: Mapping[str, Tensor]) -> _Piece:
+        try:
+            versions = _frozen_versions(site, parameters)
+            known = self._frozen.pop(site.module, None)
+            if versions is None:
+                return _Piece(site, copy_factors(site, parameters))
+            unchanged = known is not None and known.versions == versions
+            frozen = known if known is not None and unchanged else _Frozen(versions)
+            self._frozen[site.module] = frozen
+            return _Piece(site, None if unchanged else copy_factors(site, parameters), frozen)
+        except Exception as error:  # one module's failure must not cost the others their snapshot
+            return _Piece(site, failure=f"{type(error).__name__}: {error}")
+
+    def _finish(self, step: int, pieces: list[_Piece]) -> Snapshot:
+        with solver_threads():
+            computed = [self._columns(step, piece) for piece in pieces]
+        columns = _concatenate([c for site in computed for c in site])
+        flags = [
+            _joined(base, problem) for base, problem in zip(self._identity["flags"], columns.pop("problem"), strict=True)
+        ]
+        profile = np.stack([columns[name] for name in "abcd"], axis=1)
+        columns |= self._against_null(columns)
+        beyond = columns.get("beyond_null")
+        columns |= self.trajectory.update(step, profile, beyond)
+        columns["head_type"] = np.array([_type_name(code) for code in columns["head_type"]], dtype=object)
+        table = heads_table("profile", {**self._identity, **columns, "flags": flags, "step": np.full(len(flags), step)})
+        return Snapshot("profile", step, table)
+
+    def _columns(self, step: int, piece: _Piece) -> list[dict[str, np.ndarray]]:
+        """Statistics of one site, one dictionary per displacement."""
+        site, frozen = piece.site, piece.frozen
+        if piece.factors is None and frozen is not None and frozen.columns:
+            return frozen.columns
+        try:
+            if piece.factors is None:
+                raise RuntimeError(piece.failure or "its first snapshot failed")
+            columns = [profile_columns(piece.factors, self.options, d) for d in self.options.displacements]
+        except Exception as error:  # a head that cannot be measured is a hole in the table, never the end of training
+            self._notices.say(
+                f"profile {site.module}",
+                f"layer {site.layer} ({site.module}) could not be measured at step {step}: {error}. Its heads are empty in "
+                f"this snapshot; training goes on. Exclude it with exclude=['{site.module}'] to silence this.",
+            )
+            return [_hole(len(site.heads)) for _ in self.options.displacements]
+        if frozen is not None:
+            frozen.columns = columns
+        return columns
+
+    def _against_null(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Percentiles and the family-wise verdict, by shape of head; rotary displacements have the same null."""
+        if not self._null:
+            return {}
+        rows = len(columns["a"])
+        out = {f"{key}_percentile": np.full(rows, np.nan) for key in NULL_KEYS} | {"beyond_null": np.zeros(rows, dtype=bool)}
+        shapes = self._identity_shapes
+        for shape in sorted(set(shapes)):
+            here = np.array([s == shape for s in shapes])
+            null = self.null(*shape)
+            stats = {key: columns[key][here] for key in NULL_KEYS}
+            for key, value in null.percentile(stats).items():
+                out[f"{key}_percentile"][here] = value
+            out["beyond_null"][here] = null.beyond(stats, n_heads=self.head_map.n_heads)
+        return out
+
+    def null(self, d_model: int, d_head: int) -> Null:
+        """The null of one shape of head."""
+        return null_for(d_model, d_head)
+
+    @property
+    def _identity_shapes(self) -> list[tuple[int, int]]:
+        extra = 1 if self.options.biases else 0
+        return [
+            (site.d_model + extra, site.d_head)
+            for site in self.head_map.sites
+            for _ in self.options.displacements
+            for _ in site.heads
+        ]
+
+
+def profile_columns(factors: CopiedFactors, options: FormOptions, displacement: int) -> dict[str, np.ndarray]:
+    """Statistics of one site's heads as arrays of shape (heads,), with ``problem`` in words."""
+    form = factors.factors(bias=options.biases, norm_gain=options.norm_gain, displacement=displacement)
+    values: dict[str, np.ndarray] = {key: value.numpy() for key, value in statistics(form, eps=factors.eps).items()}
+    values["problem"] = np.array(problems(form) if np.isnan(values["a"]).any() else [""] * len(values["a"]), dtype=object)
+    return values
+
+
+def _identity(head_map: HeadMap, options: FormOptions) -> dict[str, list[Any]]:
+    rows = [
+        (site, place, head, d)
+        for site in head_map.sites
+        for d in options.displacements
+        for place, head in enumerate(site.heads)
+    ]
+    return {
+        "layer": [site.layer for site, *_ in rows],
+        "head": [head for _, _, head, _ in rows],
+        "kv_head": [site.kv_head[head] for site, _, head, _ in rows],
+        "module": [site.module for site, *_ in rows],
+        "displacement": [d for *_, d in rows],
+        "status": [site.status for site, *_ in rows],
+        "flags": [",".join(site.flags) for site, *_ in rows],
+    }
+
+
+def _frozen_versions(site: Site, parameters: Mapping[str, Tensor]) -> tuple[int, ...] | None:
+    """State of a site's weights if none of them is trained, else None."""
+    names = [rows.parameter for projection in (site.W_Q, site.W_K) for term in projection.terms for rows in term.rows]
+    weights = [parameters[name] for name in names]
+    if any(weight.requires_grad for weight in weights):
+        return None
+    return tuple(value for weight in weights for value in (weight.data_ptr(), weight._version))
+
+
+def _concatenate(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
+
+
+def _hole(rows: int) -> dict[str, np.ndarray]:
+    keys = [key for key in PROFILE_KEYS if key not in ("drift", "path_length")]
+    return {key: np.full(rows, np.nan) for key in keys} | {"problem": np.array(["failed"] * rows, dtype=object)}
+
+
+def _joined(*flags: str) -> str:
+    return ",".join(flag for flag in flags if flag)
+
+
+def _type_name(code: float) -> str | None:
+    return None if np.isnan(code) else HEAD_TYPES[int(code)]

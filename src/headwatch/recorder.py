@@ -1,0 +1,255 @@
+"""One recorder per run: takes what the monitors measured, computes on the worker, hands rows to store and sinks."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headwatch.measure import Finish
+from headwatch.notices import Notices
+from headwatch.sinks.row import Row, Sink
+from headwatch.sinks.store import RunStore
+from headwatch.snapshot import Snapshot
+from headwatch.worker import Worker
+
+__all__ = ["Moment", "Recorder"]
+
+_OFF_AFTER = 3  # failures of a sink in a row
+_CLOSE_WITHIN = 120.0  # seconds
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where training stands when a snapshot is taken.
+
+    Attributes:
+        step: optimizer steps done (``trainer.global_step``).
+        x: x-axis value of Lightning's own charts, ``trainer/global_step``.
+        epoch: current epoch.
+        time: seconds since the Unix epoch.
+        loss: training loss of the batch, if there is one.
+        final: training ends here.
+    """
+
+    step: int
+    x: int
+    epoch: int
+    time: float
+    loss: float | None = None
+    final: bool = False
+
+
+class Member(Protocol):
+    """A monitor of the run, as the recorder sees it."""
+
+    name: str
+
+    def expects(self, moment: Moment) -> bool:
+        """True when a snapshot of this moment is still to come from this monitor."""
+
+    def failed(self, error: Exception, moment: Moment) -> None:
+        """The worker could not finish a snapshot of this monitor."""
+
+
+@dataclass
+class _Pending:
+    moment: Moment
+    awaited: set[str]
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    seconds: float = 0.0
+    overhead: float = 0.0
+
+
+class Recorder:
+    """Merges the monitors of a run into one store and one row per step.
+
+    Args:
+        store: the local store, written first.
+        sinks: where rows go besides; one that fails three times in a row is left off.
+        notices: where failures are said.
+        raise_errors: raise a failure at the next call instead of saying it, for tests.
+        background: False computes on the calling thread.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        sinks: Sequence[Sink] = (),
+        *,
+        notices: Notices | None = None,
+        raise_errors: bool = False,
+        background: bool = True,
+    ) -> None:
+        self.store = store
+        self.notices = notices or Notices()
+        self.members: list[Member] = []
+        self._sinks = [_Breaker(sink, self.notices, raise_errors) for sink in sinks]
+        self._raise_errors = raise_errors
+        self._error: Exception | None = None
+        self._pending: dict[int, _Pending] = {}
+        self._last: Row | None = None
+        self._worker = Worker(idle=store.heartbeat) if background else None
+        self._closed = False
+
+    def attach(self, member: Member) -> None:
+        """A monitor joins the run."""
+        self.members.append(member)
+
+    def add_sinks(self, sinks: Sequence[Sink]) -> None:
+        """More places for rows to go to; before training starts."""
+        self._sinks += [_Breaker(sink, self.notices, self._raise_errors) for sink in sinks]
+
+    def submit(self, member: Member, moment: Moment, finish: Finish, *, seconds: float, overhead: float) -> None:
+        """Hand over a snapshot that was taken; blocks while the worker is behind."""
+        awaited = {m.name for m in self.members if m is not member and m.expects(moment)}
+        self._do(lambda: self._finish(member, moment, finish, awaited, seconds, overhead))
+
+    def miss(self, member: Member, moment: Moment) -> None:
+        """A snapshot that others may wait for will not come."""
+        self._do(lambda: self._arrive(member.name, moment, set(), None))
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if self._worker is None:
+            self._guarded(job)
+        else:
+            self._worker.submit(lambda: self._guarded(job))
+        self._raise_if_asked()
+
+    def _guarded(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # nothing that goes wrong here may reach training
+            self._error = self._error or error
+            self.notices.say(f"recorder {type(error).__name__}", f"a snapshot was lost: {type(error).__name__}: {error}")
+
+    def _raise_if_asked(self) -> None:
+        if self._raise_errors and self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _finish(
+        self, member: Member, moment: Moment, finish: Finish, awaited: set[str], seconds: float, overhead: float
+    ) -> None:
+        try:
+            snapshot = finish(moment.step)
+        except Exception as error:  # the monitor says it in its own words
+            self._error = self._error or error
+            member.failed(error, moment)
+            self._arrive(member.name, moment, awaited, None)
+            return
+        context = {"epoch": moment.epoch, "loss": moment.loss, "time": moment.time}
+        snapshot = snapshot.with_columns(**context, seconds=seconds, overhead=overhead)
+        self._store(snapshot, member.name)
+        self._arrive(member.name, moment, awaited, snapshot, seconds, overhead)
+
+    def _store(self, snapshot: Snapshot, name: str) -> None:
+        try:
+            self.store.write(snapshot, name)
+        except Exception as error:
+            self._error = self._error or error
+            self.notices.say(
+                "store",
+                f"the store at {self.store.path} could not be written at step {snapshot.step}: {error}. Training goes on, and "
+                "so do the other sinks; every later snapshot is tried again. Free some space, or check the directory.",
+            )
+
+    def _arrive(
+        self,
+        name: str,
+        moment: Moment,
+        awaited: set[str],
+        snapshot: Snapshot | None,
+        seconds: float = 0.0,
+        overhead: float = 0.0,
+    ) -> None:
+        for earlier in [step for step in self._pending if step < moment.step]:
+            self._emit(self._pending.pop(earlier))
+        entry = self._pending.setdefault(moment.step, _Pending(moment, set(awaited)))
+        entry.awaited.discard(name)
+        entry.seconds += seconds
+        entry.overhead += overhead
+        if snapshot is not None:
+            entry.snapshots[name] = snapshot
+        if not entry.awaited:
+            self._emit(self._pending.pop(moment.step))
+
+    def _emit(self, entry: _Pending) -> None:
+        if not entry.snapshots:
+            return
+        moment = entry.moment
+        run = {
+            "headwatch/seconds": entry.seconds,
+            "headwatch/overhead": entry.overhead,
+            "headwatch/global_step": float(moment.step),
+        }
+        row = Row(moment.step, moment.x, moment.epoch, dict(entry.snapshots), run, moment.final)
+        self._last = row
+        for sink in self._sinks:
+            sink.log(row)
+
+    def close(self, status: str, timeout: float = _CLOSE_WITHIN) -> None:
+        """End the run: finish what is queued, close the sinks, write the last word into the store.
+
+        Args:
+            status: "finished" or "failed".
+            timeout: seconds to wait for the worker.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._do(lambda: self._end(status))
+        if self._worker is not None and not self._worker.close(timeout):
+            self.notices.say("close", f"the worker did not end within {timeout:.0f} s; the last snapshots may be missing.")
+        self._raise_if_asked()
+
+    def _end(self, status: str) -> None:
+        for step in sorted(self._pending):
+            self._emit(self._pending.pop(step))
+        for sink in self._sinks:
+            sink.close(self._last)
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        self.store.close(status=status, finished=now, messages=list(self.notices.messages))
+        for sink in self._sinks:
+            sink.upload(self.store)
+
+
+class _Breaker:
+    """A sink that may fail: said once, left off after three failures in a row."""
+
+    def __init__(self, sink: Sink, notices: Notices, raise_errors: bool) -> None:
+        self._sink = sink
+        self._notices = notices
+        self._raise_errors = raise_errors
+        self._failures = 0
+
+    def log(self, row: Row) -> None:
+        if self._failures < _OFF_AFTER:
+            self._try(lambda: self._sink.log(row), f"step {row.step}")
+
+    def close(self, row: Row | None) -> None:
+        if self._failures < _OFF_AFTER:
+            self._try(lambda: self._sink.close(row), "its end")
+
+    def upload(self, store: RunStore) -> None:
+        upload = getattr(self._sink, "upload", None)
+        if upload is not None and self._failures < _OFF_AFTER:
+            self._try(lambda: upload(store.path), "the upload of the store")
+
+    def _try(self, call: Callable[[], object], what: str) -> None:
+        try:
+            call()
+            self._failures = 0
+        except Exception as error:
+            self._failures += 1
+            self._notices.say(f"sink {self._sink.name}", f"{self._sink.name} failed at {what}: {error}. {_ELSEWHERE}")
+            if self._failures == _OFF_AFTER:
+                self._notices.say(
+                    f"sink {self._sink.name} off", f"{self._sink.name} failed {_OFF_AFTER} times in a row and is off. {_ELSEWHERE}"
+                )
+            if self._raise_errors:
+                raise
+
+
+_ELSEWHERE = "Training and the local store go on; `headwatch report` reads the store."

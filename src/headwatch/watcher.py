@@ -1,0 +1,146 @@
+"""One monitor of a run: when (schedule), what (measure), at which price, to the recorder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from headwatch.measure import Finish, Measure
+from headwatch.price import Price
+from headwatch.recorder import Moment, Recorder
+from headwatch.schedule import Schedule
+from headwatch.snapshot import Snapshot
+
+__all__ = ["OnError", "Watcher"]
+
+OnError = Literal["warn", "raise"]
+_OFF_AFTER = 3  # failures in a row
+
+
+class Watcher:
+    """Measures at due steps and never lets a failure reach training.
+
+    Args:
+        name: "profile", "signature", or with the user's name behind a dash; folder of the store and part of the keys.
+        measure: what is measured.
+        schedule: when.
+        recorder: where it goes; None on a rank that only takes part in collective reads.
+        price: budget of blocked seconds.
+        on_error: "warn" says a failure once and goes on, "raise" raises it, for tests.
+        agree: makes all ranks use rank 0's number; the identity for one process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        measure: Measure,
+        schedule: Schedule,
+        recorder: Recorder | None,
+        price: Price,
+        *,
+        on_error: OnError = "warn",
+        agree: Callable[[int], int] | None = None,
+    ) -> None:
+        self.name = name
+        self.measure = measure
+        self.schedule = schedule
+        self.recorder = recorder
+        self.price = price
+        self.last_step = -1  # last step that was looked at
+        self.last_taken = -1  # last step of which the store has, or will have, a snapshot
+        self.off = False
+        self._on_error = on_error
+        self._agree = agree or (lambda value: value)
+        self._failures = 0
+        if recorder is not None:
+            recorder.attach(self)
+
+    def due(self, step: int) -> bool:
+        """True when a snapshot is due at ``step``; one comparison on all other steps."""
+        return step != self.last_step and self.schedule.due(self.last_step, step)
+
+    def expects(self, moment: Moment) -> bool:
+        """True when a snapshot of this moment is still to come."""
+        if self.off or self.last_taken == moment.step:
+            return False
+        return moment.final or self.due(moment.step)
+
+    def observe(self, moment: Moment) -> None:
+        """Take the snapshot of this moment if one is due."""
+        expected = self.expects(moment)
+        self.last_step = moment.step
+        if expected:
+            self._take(moment)
+
+    def resume(self, step: int) -> None:
+        """Training goes on from ``step``: read the baselines back, and know what the store has."""
+        if self.recorder is None:
+            return
+        steps = [s for s in self.recorder.store.steps(self.name) if s <= step]
+        if steps:
+            self.last_taken = steps[-1]
+            self.last_step = steps[-1]  # a step that fell due after the last part is taken at once
+
+    def _take(self, moment: Moment) -> None:
+        start = time.perf_counter()
+        try:
+            finish = self.measure.take(moment.step)
+        except Exception as error:
+            self.failed(error, moment)
+            if self.recorder is not None:
+                self.recorder.miss(self, moment)
+            if self._on_error == "raise":
+                raise
+            return
+        self.last_taken = moment.step
+        self._hand_over(moment, finish, start)
+        self._keep_to_budget(moment.step)
+
+    def _hand_over(self, moment: Moment, finish: Finish, start: float) -> None:
+        if self.recorder is not None:
+            taken = time.perf_counter() - start
+            self.recorder.submit(self, moment, self._watched(finish), seconds=taken, overhead=self.price.overhead)
+        self.price.add(time.perf_counter() - start, moment.step)
+
+    def _watched(self, finish: Finish) -> Finish:
+        def finished(step: int) -> Snapshot:
+            snapshot = finish(step)
+            self._failures = 0
+            return snapshot
+
+        return finished
+
+    def failed(self, error: Exception, moment: Moment) -> None:
+        """Say a failure once; after three in a row this monitor is off."""
+        self._failures += 1
+        if self.recorder is None:
+            return
+        said = f"{type(error).__name__}: {error}"
+        notices = self.recorder.notices
+        notices.say(
+            f"{self.name} {type(error).__name__}",
+            f"the {self.name} monitor failed at step {moment.step}: {said}. Training goes on without this snapshot; "
+            "on_error='raise' shows where it came from.",
+        )
+        if self._failures >= _OFF_AFTER:
+            self.off = True
+            notices.say(
+                f"{self.name} off",
+                f"the {self.name} monitor failed {_OFF_AFTER} times in a row, last at step {moment.step} ({said}), and is off "
+                "for the rest of this run.",
+            )
+
+    def _keep_to_budget(self, step: int) -> None:
+        schedule = self.schedule
+        wanted = self._agree(self.price.stretch(schedule.every_n_train_steps, step))
+        if wanted <= schedule.stretch:
+            return
+        schedule.stretch = wanted
+        if self.recorder is not None:
+            self.recorder.notices.say(
+                f"{self.name} stretch",
+                f"the {self.name} monitor would cost more than max_overhead={self.price.max_overhead:g} of training time, so "
+                f"from step {step} it measures every {schedule.interval} steps instead of {schedule.every_n_train_steps}, "
+                "and less often still if need be.",
+            )
