@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -41,7 +42,7 @@ def test_no_arguments_show_the_help(runner: CliRunner) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from headwatch import cli; cli.build_app();"
-        "print([m for m in ('torch', 'wandb', 'matplotlib', 'plotly', 'pytorch_lightning', 'pyarrow') if m in sys.modules])"
+        "heavy = {'torch', 'wandb', 'matplotlib', 'plotly', 'pytorch_lightning', 'pyarrow'}; print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -64,7 +65,7 @@ def test_our_own_error_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_unreadable_file_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    app_raising(monkeypatch, lambda: open("no-such-file"))
+    app_raising(monkeypatch, lambda: Path("no-such-file").read_text())
     with pytest.raises(SystemExit):
         cli.main()
     assert "no-such-file" in capsys.readouterr().err

@@ -14,6 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 DATA_SUFFIXES = {".html", ".css", ".js", ".typed"}
 
+NOT_SOURCE = (".*", "*.egg-info", "build", "dist", "site", "venv", "wandb", "__pycache__", "headwatch-demo")
+
 pytest.importorskip("build", reason="building needs the package 'build'")
 
 
@@ -108,9 +110,3 @@ def test_versions_agree() -> None:
     assert f'version = "{version}"' in (ROOT / "pyproject.toml").read_text()
     assert f"version: {version}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
