@@ -42,7 +42,8 @@ def test_no_arguments_show_the_help(runner: CliRunner) -> None:
 def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from headwatch import cli; cli.build_app();"
-        "heavy = {'torch', 'wandb', 'matplotlib', 'plotly', 'pytorch_lightning', 'pyarrow'}; print(sorted(heavy & set(sys.modules)))"
+        "heavy = {'torch', 'wandb', 'matplotlib', 'plotly', 'pytorch_lightning', 'pyarrow'};"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -23,10 +24,7 @@ pytest.importorskip("build", reason="building needs the package 'build'")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist and the wheel that is built from it."""
     source = tmp_path_factory.mktemp("packaging") / "source"
-    skipped = shutil.ignore_patterns(
-        ".*", "*.egg-info", "build", "dist", "site", "venv", "wandb", "__pycache__", "headwatch-demo"
-    )
-    shutil.copytree(ROOT, source, ignore=skipped)
+    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*NOT_SOURCE))
     out = source.parent / "dist"
     command = [sys.executable, "-m", "build", "--no-isolation", "-o", str(out), str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -82,13 +80,8 @@ def test_installed_wheel_imports_from_its_own_files(dist: Path, tmp_path: Path) 
     with zipfile.ZipFile(wheel_of(dist)) as archive:
         archive.extractall(target)
     code = "import headwatch, headwatch.callbacks as c; print(headwatch.__file__); print(c.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={**_environment(), "PYTHONPATH": str(target)},
-        capture_output=True,
-        text=True,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.split()
     assert Path(first) == target / "headwatch" / "__init__.py"
