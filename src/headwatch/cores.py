@@ -1,32 +1,118 @@
 """Cores: the form L of a head in coordinates of the at most 2n dimensions that it lives on.
 
-L = Q · core · Qᵀ with orthonormal columns Q, so core and L share norm, trace, singular values, and the nonzero
-spectra of their symmetric and antisymmetric parts. The d_model × d_model matrix is never formed.
+L = Q [K; 0] Qᵀ with orthonormal columns Q, so the core K, shape ``(n, m)`` with m = min(2n, N), holds the norm, the
+trace, the singular values, and the nonzero spectra of the symmetric and antisymmetric parts. The N × N matrix is never
+formed. With M = [W_K; W_Q] and Mᵀ = Q [R_K R_Q], where R_K ends in zero rows: K = (R_K R_Qᵀ)[:n].
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from headwatch.forms import Factors
 
-__all__ = ["qr_core"]
+__all__ = ["Cores", "cores", "gram_cores", "qr_cores", "square"]
+
+_EPS = torch.finfo(torch.float64).eps
+_SAFE = 1e140  # Gram entries between 1/_SAFE and _SAFE neither overflow nor underflow in what follows
+_SMALLEST_PIVOT = 1e-6  # sin² of the angle of a row of M to the rows before it; below it Cholesky may lose 1e-12
+_CHUNK_BYTES = 1 << 25  # float64 copies of factors held at a time
 
 
-def qr_core(factors: Factors) -> Tensor:
-    """The core by QR, which holds for rank-deficient heads as well.
+@dataclass(frozen=True)
+class Cores:
+    """Cores of a row of heads.
 
-    [W_Kᵀ W_Qᵀ] = Q [R_K R_Q] gives L = Q R_K R_Qᵀ Qᵀ.
+    Attributes:
+        K: float64 on the CPU, shape ``(heads, min(n, N), min(2n, N))``, of the order of 1.
+        scale: shape ``(heads,)``; ‖L‖ = scale · ‖K‖.
+        sound: shape ``(heads,)``; False for a head that is zero, NaN or Inf.
+    """
+
+    K: Tensor
+    scale: Tensor
+    sound: Tensor
+
+
+def cores(factors: Factors) -> Cores:
+    """Cores by the fastest way that is exact for each head.
+
+    Gram and Cholesky lose everything on rank-deficient heads (tied, rank one), which is where heads drift to; those heads
+    are told by their pivots and go through a QR. Both in float64: in float32 the breakdown gives no sign.
 
     Args:
-        factors: float64, shape ``(..., n, N)``, entries of the order of 1.
-
-    Returns:
-        Shape ``(..., m, m)`` with m = min(2n, N).
+        factors: shape ``(heads, n, N)``, any dtype and device. Products are formed where they are.
     """
-    if 2 * factors.d_head >= factors.d_model:
-        return factors.W_K.mT @ factors.W_Q
-    R = torch.linalg.qr(torch.cat([factors.W_K, factors.W_Q], dim=-2).mT, mode="r").R
+    size = max(1, _CHUNK_BYTES // (16 * factors.d_head * factors.d_model))
+    parts = [_cores(factors.take(slice(i, i + size))) for i in range(0, factors.shape[0], size)]
+    return Cores(*(torch.cat(tensors) for tensors in zip(*((p.K, p.scale, p.sound) for p in parts), strict=True)))
+
+
+def _cores(factors: Factors) -> Cores:
+    if 2 * factors.d_head > factors.d_model:
+        return qr_cores(factors)
+    fast = gram_cores(factors)
+    failed = (~fast.sound).nonzero().flatten()
+    if len(failed):
+        slow = qr_cores(factors.take(failed.to(factors.W_K.device)))
+        for target, source in ((fast.K, slow.K), (fast.scale, slow.scale), (fast.sound, slow.sound)):
+            target[failed] = source
+    return fast
+
+
+def gram_cores(factors: Factors) -> Cores:
+    """Cores by G = M Mᵀ = C Cᵀ, for which R = Cᵀ. ``sound`` is False where that is not safe.
+
+    Args:
+        factors: shape ``(heads, n, N)`` with 2n ≤ N.
+    """
+    n = factors.d_head
+    G = _gram(factors)
+    diagonal = G.diagonal(dim1=-2, dim2=-1)
+    size_K, size_Q = diagonal[:, :n].amax(-1), diagonal[:, n:].amax(-1)
+    safe = ((diagonal > 1 / _SAFE) & (diagonal < _SAFE)).all(-1)
+    unit = torch.where(safe[:, None], diagonal.rsqrt(), 0.0)
+    G = torch.where(safe[:, None, None], G * unit[:, :, None] * unit[:, None, :], torch.eye(2 * n, dtype=G.dtype))
+    C, info = torch.linalg.cholesky_ex(G)
+    safe &= (info == 0) & (C.diagonal(dim1=-2, dim2=-1).amin(-1) ** 2 > _SMALLEST_PIVOT)
+    length = diagonal.sqrt()
+    R_K = C[:, :n, :n].mT * (length[:, :n] / size_K.sqrt()[:, None])[:, None, :]
+    R_Q = C[:, n:, :] * (length[:, n:] / size_Q.sqrt()[:, None])[:, :, None]
+    return Cores(R_K @ R_Q, (size_K * size_Q).sqrt(), safe)
+
+
+def _gram(factors: Factors) -> Tensor:
+    """G = [[P, X], [Xᵀ, R]] with P = W_K W_Kᵀ, X = W_K W_Qᵀ, R = W_Q W_Qᵀ, in float64; returned on the CPU."""
+    W_K, W_Q = factors.W_K.double(), factors.W_Q.double()
+    P, X, R = W_K @ W_K.mT, W_K @ W_Q.mT, W_Q @ W_Q.mT
+    return torch.cat([torch.cat([P, X], -1), torch.cat([X.mT, R], -1)], -2).cpu()
+
+
+def qr_cores(factors: Factors) -> Cores:
+    """Cores by QR, which holds for every finite head whose form is not zero.
+
+    Args:
+        factors: shape ``(heads, n, N)``, any dtype.
+    """
+    factors = factors.double()
+    size_K, size_Q = (W.abs().amax((-2, -1)) for W in (factors.W_K, factors.W_Q))
+    sound = size_K.isfinite() & size_Q.isfinite() & (size_K > 0) & (size_Q > 0)
+    M = torch.cat([_scaled(factors.W_K, size_K, sound), _scaled(factors.W_Q, size_Q, sound)], dim=-2)
+    R = torch.linalg.qr(M.mT, mode="r").R
     R_K, R_Q = R.split(factors.d_head, dim=-1)
-    return R_K @ R_Q.mT
+    K = R_K[:, : factors.d_head] @ R_Q.mT
+    noise = 16 * _EPS * R_K.norm(dim=(-2, -1)) * R_Q.norm(dim=(-2, -1))  # L is zero though its factors are not
+    return Cores(K, size_K * size_Q, sound & (K.norm(dim=(-2, -1)) > noise))
+
+
+def _scaled(W: Tensor, size: Tensor, sound: Tensor) -> Tensor:
+    return torch.where(sound[:, None, None], W / size[:, None, None], 0.0)
+
+
+def square(K: Tensor) -> Tensor:
+    """[K; 0]: the core as a square matrix, shape ``(heads, m, m)``."""
+    return pad(K, (0, 0, 0, K.shape[-1] - K.shape[-2]))

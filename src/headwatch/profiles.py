@@ -6,12 +6,10 @@ but the norm is free of scale, so the 1/√n of the scores is left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
-from headwatch.cores import qr_core
+from headwatch.cores import cores, square
 from headwatch.forms import Factors
 from headwatch.lobes import balance, lobe_shape, lobe_shares, lobes, signature
 from headwatch.theta import HEAD_TYPES, head_type, parity, theta
@@ -37,14 +35,11 @@ def statistics(factors: Factors, *, eps: float | None = None) -> dict[str, Tenso
     >>> {key: statistics(head)[key].item() for key in ("a", "b", "c", "d", "theta_position")}
     {'a': 0.0, 'b': 0.0, 'c': 1.0, 'd': 0.0, 'theta_position': 1.0}
     """
-    flat = factors.flat()
     edge = tolerance(factors.d_head, torch.finfo(factors.W_K.dtype).eps if eps is None else eps)
-    batch = _scaled(flat.double())
-    core = qr_core(batch.factors)
-    table = _statistics(core, torch.linalg.eigvalsh((core + core.mT) / 2), edge)
-    table["norm"] = table["norm"] * batch.scale
-    sound = batch.sound & ~_is_noise(core, batch.factors)
-    return {key: torch.where(sound, value, torch.nan).reshape(factors.shape) for key, value in table.items()}
+    found = cores(factors.flat())
+    table = _statistics(found.K, edge)
+    table["norm"] = table["norm"] * found.scale
+    return {key: torch.where(found.sound, value, torch.nan).reshape(factors.shape) for key, value in table.items()}
 
 
 def problems(factors: Factors) -> list[str]:
@@ -67,36 +62,13 @@ def tolerance(d_head: int, eps: float) -> float:
     return min(max(1e-9, 16 * d_head * eps), 0.01)
 
 
-@dataclass(frozen=True)
-class _Scaled:
-    """Factors whose largest entry is 1, the scale taken from the form, and which heads are finite and not zero."""
-
-    factors: Factors
-    scale: Tensor
-    sound: Tensor
-
-
-def _scaled(factors: Factors) -> _Scaled:
-    size_K, size_Q = (W.abs().amax((-2, -1)) for W in (factors.W_K, factors.W_Q))
-    sound = size_K.isfinite() & size_Q.isfinite() & (size_K > 0) & (size_Q > 0)
-    W_K, W_Q = (
-        torch.where(sound[:, None, None], W / size[:, None, None], 0.0)
-        for W, size in ((factors.W_K, size_K), (factors.W_Q, size_Q))
-    )
-    return _Scaled(Factors(W_K, W_Q), size_K * size_Q, sound)
-
-
-def _is_noise(core: Tensor, factors: Factors) -> Tensor:
-    """Whether L is zero to rounding though its factors are not."""
-    sizes = torch.linalg.matrix_norm(factors.W_K) * torch.linalg.matrix_norm(factors.W_Q)
-    return torch.linalg.matrix_norm(core) <= 16 * _EPS * sizes
-
-
-def _statistics(core: Tensor, spectrum: Tensor, edge: float) -> dict[str, Tensor]:
-    """All statistics from the core (heads, m, m) and the ascending spectrum (heads, m) of its symmetric part."""
+def _statistics(K: Tensor, edge: float) -> dict[str, Tensor]:
+    """All statistics from cores of shape (heads, n, m)."""
+    core = square(K)
     energy = (core**2).sum((-2, -1))
     norm = energy.sqrt()
     a = ((core - core.mT) ** 2).sum((-2, -1)) / 4 / energy
+    spectrum = torch.linalg.eigvalsh((core + core.mT) / 2)
     alpha, beta = lobes(spectrum)
     b, c, d = (share / energy for share in lobe_shares(alpha, beta))
     symmetric = b + c + d
@@ -110,7 +82,7 @@ def _statistics(core: Tensor, spectrum: Tensor, edge: float) -> dict[str, Tensor
         "trace_ratio": core.diagonal(dim1=-2, dim2=-1).sum(-1) / norm,
         **lobe_shape(alpha, beta),
         "balance": balance(n_pos, n_neg),
-        **_ranks(core, energy),
+        **_ranks(K, energy),
         "n_pos": n_pos, "n_neg": n_neg,
         "theta_distance": distance, "theta_position": position,
         "parity": parity(c, d, edge),
@@ -118,12 +90,12 @@ def _statistics(core: Tensor, spectrum: Tensor, edge: float) -> dict[str, Tensor
     }  # fmt: skip
 
 
-def _ranks(core: Tensor, energy: Tensor) -> dict[str, Tensor]:
-    """PR = (Σh²)²/Σh⁴ and SR = Σh²/h₁² over the singular values h of L: traces of L Lᵀ and its largest eigenvalue."""
-    square = core @ core.mT
-    largest = torch.linalg.eigvalsh(square)[:, -1]
+def _ranks(K: Tensor, energy: Tensor) -> dict[str, Tensor]:
+    """PR = (Σh²)²/Σh⁴ and SR = Σh²/h₁² over the singular values h of L: from K Kᵀ."""
+    gram = K @ K.mT
+    largest = torch.linalg.eigvalsh(gram)[:, -1]
     return {
-        "participation_ratio": energy**2 / (square**2).sum((-2, -1)),
+        "participation_ratio": energy**2 / (gram**2).sum((-2, -1)),
         "stable_rank": energy / largest,
         "leading_share": largest / energy,
     }
