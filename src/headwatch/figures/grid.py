@@ -1,0 +1,106 @@
+"""A table of heads seen as a grid: steps × heads, one matrix per column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from headwatch.heads.headmap import head_label
+from headwatch.metrics import REGISTRY
+
+__all__ = ["HEAD_TYPES", "HeadGrid"]
+
+HEAD_TYPES = ("II", "I+", "I-")
+
+
+@dataclass(frozen=True)
+class HeadGrid:
+    """S snapshots of H heads. A head that a snapshot does not hold is missing (NaN) there.
+
+    Attributes:
+        table: rows of one kind at one displacement.
+        steps: sorted steps, shape ``[S]``.
+        layer, head: of every column, sorted by both, shape ``[H]``.
+    """
+
+    table: pa.Table
+    steps: np.ndarray
+    layer: np.ndarray
+    head: np.ndarray
+    _row: np.ndarray
+    _column: np.ndarray
+
+    @classmethod
+    def of(cls, table: pa.Table, displacement: int = 0) -> HeadGrid:
+        """The grid of a profile or signature table, at one RoPE displacement.
+
+        Raises:
+            ValueError: the table holds no row at that displacement.
+        """
+        table = _at_displacement(table, displacement)
+        step, layer, head = (table[name].to_numpy() for name in ("step", "layer", "head"))
+        steps, row = np.unique(step, return_inverse=True)
+        pairs, column = np.unique(np.stack([layer, head]), axis=1, return_inverse=True)
+        return cls(table, steps, pairs[0], pairs[1], row.reshape(-1), column.reshape(-1))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(S, H)."""
+        return len(self.steps), len(self.layer)
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Printed names of the heads."""
+        return [head_label(int(layer), int(head)) for layer, head in zip(self.layer, self.head, strict=True)]
+
+    def matrix(self, column: str) -> np.ndarray:
+        """A column as float64, shape ``[S, H]``; missing is NaN. Head types come as codes of ``HEAD_TYPES``."""
+        out = np.full(self.shape, np.nan)
+        out[self._row, self._column] = self._numbers(column)
+        return out
+
+    def words(self, column: str) -> list[str]:
+        """The last known text of a column for every head, length H."""
+        out = [""] * self.shape[1]
+        for place, text in zip(self._column, self.table[column].to_pylist(), strict=True):
+            out[place] = text or ""
+        return out
+
+    def per_step(self, column: str) -> np.ndarray:
+        """A column that is one number per snapshot (``loss`` …), shape ``[S]``."""
+        out = np.full(len(self.steps), np.nan)
+        out[self._row] = self._numbers(column)
+        return out
+
+    def profiles(self) -> np.ndarray:
+        """The profiles (a, b, c, d), shape ``[S, H, 4]``."""
+        return np.stack([self.matrix(key) for key in "abcd"], axis=-1)
+
+    def has(self, column: str) -> bool:
+        """Whether the column exists and holds a number."""
+        return column in self.table.column_names and self.table[column].null_count < self.table.num_rows
+
+    def layers_by_heads(self, values: np.ndarray) -> np.ndarray:
+        """Values of the heads, shape ``[H]``, laid out as layer × head; places without a head are NaN."""
+        layers, place = np.unique(self.layer, return_inverse=True)
+        out = np.full((len(layers), int(self.head.max()) + 1), np.nan)
+        out[place.reshape(-1), self.head] = values
+        return out
+
+    def _numbers(self, column: str) -> np.ndarray:
+        values = self.table[column]
+        if column in REGISTRY and REGISTRY[column].dtype == "str":
+            codes = {name: float(code) for code, name in enumerate(HEAD_TYPES)}
+            return np.array([codes.get(text, np.nan) for text in values.to_pylist()])
+        return np.asarray(values.cast(pa.float64()).to_numpy())
+
+
+def _at_displacement(table: pa.Table, displacement: int) -> pa.Table:
+    values = table["displacement"].to_numpy()
+    kept = table.filter(pa.array(values == displacement)) if np.any(values != displacement) else table
+    if not kept.num_rows:
+        raise ValueError(f"no rows at displacement {displacement}; the table holds {sorted(set(values.tolist()))}")
+    return kept

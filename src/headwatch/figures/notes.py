@@ -1,0 +1,56 @@
+"""What a reader of a picture must know about its heads, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+__all__ = ["flag_words", "table_notes"]
+
+_WORDS = {
+    "qk_norm": "QK-norm: form of the scores' numerator",
+    "mla_nope": "latent attention: part without positions",
+    "lora": "adapters included",
+    "rope": "rotary positions: displacement 0",
+    "frozen": "frozen weights",
+    "tied": "W_Q and W_K tied",
+    "bias": "biases included",
+    "norm_gain": "gain of the norm folded in",
+    "zero_form": "zero form: no profile",
+    "nan": "NaN in the weights",
+    "inf": "infinity in the weights",
+    "averaged": "weights swapped in by weight averaging",
+    "displacement": "rotary displacement",
+}
+
+
+def flag_words(flag: str) -> str:
+    """A flag in words; a flag that is not known stays as it is.
+
+    >>> flag_words("qk_norm")
+    "QK-norm: form of the scores' numerator"
+    >>> flag_words("not_proven: no forward ran")
+    'not proven: no forward ran'
+    """
+    name, _, why = flag.partition(":")
+    words = _WORDS.get(name.strip(), name.strip().replace("_", " "))
+    return f"{words}: {why.strip()}" if why else words
+
+
+def table_notes(table: pa.Table) -> list[str]:
+    """Notes on the heads of one snapshot: how many are structural, and every flag with its count."""
+    total = table.num_rows
+    structural = sum(status == "structural" for status in table["status"].to_pylist())
+    notes = [f"{structural} of {total} heads structural (read by rule, not proven)"] if structural else []
+    counts = Counter(flag for text in table["flags"].to_pylist() for flag in _split(text))
+    return notes + [_counted(flag_words(flag), count, total) for flag, count in counts.most_common()]
+
+
+def _split(text: str | None) -> Iterable[str]:
+    return (part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _counted(words: str, count: int, total: int) -> str:
+    return words if count == total else f"{words} ({count} of {total})"

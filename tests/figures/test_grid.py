@@ -1,0 +1,46 @@
+"""The grid puts every number of a table in its place."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from headwatch.figures.grid import HEAD_TYPES, HeadGrid
+from synthetic import make_profile_table
+
+
+@pytest.fixture
+def table() -> pa.Table:
+    return make_profile_table(2, 3, steps=(0, 5, 10))
+
+
+def test_a_cell_is_the_row_of_its_step_and_head(table):
+    shuffled = table.take(np.random.default_rng(0).permutation(table.num_rows))
+    grid = HeadGrid.of(shuffled)
+    assert grid.shape == (3, 6)
+    for row in table.to_pylist():
+        at = grid.steps.tolist().index(row["step"]), grid.labels.index(f"L{row['layer']:02d}.H{row['head']:02d}")
+        assert grid.matrix("stable_rank")[at] == row["stable_rank"]
+        assert HEAD_TYPES[int(grid.matrix("head_type")[at])] == row["head_type"]
+
+
+def test_a_head_that_a_snapshot_does_not_hold_is_missing(table):
+    keep = ~((table["step"].to_numpy() == 5) & (table["head"].to_numpy() == 1))
+    grid = HeadGrid.of(table.filter(pa.array(keep)))
+    assert np.isnan(grid.matrix("a")).nonzero()[0].tolist() == [1, 1]
+    assert np.isfinite(grid.per_step("time")).all()
+
+
+def test_other_displacements_stay_out_and_absent_ones_are_named(table):
+    moved = table.set_column(6, "displacement", pa.array([4] * table.num_rows, pa.int32()))
+    both = HeadGrid.of(pa.concat_tables([table, moved]))
+    assert both.table.num_rows == table.num_rows
+    with pytest.raises(ValueError, match=r"displacement 0; the table holds \[4\]"):
+        HeadGrid.of(moved)
+
+
+def test_layers_with_fewer_heads_leave_holes(table):
+    keep = ~((table["layer"].to_numpy() == 1) & (table["head"].to_numpy() == 2))
+    grid = HeadGrid.of(table.filter(pa.array(keep)))
+    cells = grid.layers_by_heads(grid.matrix("a")[0])
+    assert cells.shape == (2, 3)
+    assert np.isnan(cells).nonzero() == ([1], [2])
