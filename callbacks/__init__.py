@@ -1,1 +1,5 @@
-"""The Lightning callbacks."""
+"""The Lightning callbacks: add one to a Trainer and watch its attention heads."""
+
+from headwatch.callbacks.qk_profile import QKProfileMonitor
+
+__all__ = ["QKProfileMonitor"]

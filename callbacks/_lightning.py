@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ else:
 
     def _bases() -> tuple[type, ...]:
         found = []
-        for package, module in (("pytorch_lightning", "pytorch_lightning"), ("lightning", "lightning.pytorch")):
-            if importlib.util.find_spec(package) is not None:
+        for module in ("pytorch_lightning", "lightning.pytorch"):
+            with contextlib.suppress(ModuleNotFoundError):
                 found.append(importlib.import_module(module).Callback)
         if not found:
             raise ImportError(

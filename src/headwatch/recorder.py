@@ -31,6 +31,7 @@ class Moment:
         time: seconds since the Unix epoch.
         loss: training loss of the batch, if there is one.
         final: training ends here.
+        flags: what a reader of this snapshot must know, for every head.
     """
 
     step: int
@@ -39,6 +40,7 @@ class Moment:
     time: float
     loss: float | None = None
     final: bool = False
+    flags: tuple[str, ...] = ()
 
 
 class Member(Protocol):
@@ -140,7 +142,7 @@ class Recorder:
             self._arrive(member.name, moment, awaited, None)
             return
         context = {"epoch": moment.epoch, "loss": moment.loss, "time": moment.time}
-        snapshot = snapshot.with_columns(**context, seconds=seconds, overhead=overhead)
+        snapshot = snapshot.with_columns(**context, seconds=seconds, overhead=overhead).with_flags(moment.flags)
         self._store(snapshot, member.name)
         self._arrive(member.name, moment, awaited, snapshot, seconds, overhead)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -101,6 +101,15 @@ class Snapshot:
             place = table.schema.get_field_index(name)
             table = table.set_column(place, table.schema.field(name), constant(value, table.num_rows, table.schema.field(name).type))
         return replace(self, heads=table)
+
+    def with_flags(self, flags: Sequence[str]) -> Snapshot:
+        """A copy with these flags added to every head's own."""
+        if not flags:
+            return self
+        old = [(text or "").split(",") for text in self.heads["flags"].to_pylist()]
+        new = [",".join(filter(None, [*own, *flags])) for own in old]
+        place = self.heads.schema.get_field_index("flags")
+        return replace(self, heads=self.heads.set_column(place, self.heads.schema.field("flags"), pa.array(new, pa.string())))
 
 
 def constant(value: object, length: int, type_: pa.DataType) -> pa.Array:

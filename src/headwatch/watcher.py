@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
+
+import pyarrow.compute as pc
 
 from headwatch.measure import Finish, Measure
 from headwatch.price import Price
 from headwatch.recorder import Moment, Recorder
+from headwatch.run import load
 from headwatch.schedule import Schedule
 from headwatch.snapshot import Snapshot
 
@@ -73,14 +77,20 @@ class Watcher:
         if expected:
             self._take(moment)
 
-    def resume(self, step: int) -> None:
-        """Training goes on from ``step``: read the baselines back, and know what the store has."""
-        if self.recorder is None:
-            return
-        steps = [s for s in self.recorder.store.steps(self.name) if s <= step]
-        if steps:
-            self.last_taken = steps[-1]
-            self.last_step = steps[-1]  # a step that fell due after the last part is taken at once
+    def resume(self, step: int, stores: Sequence[Path]) -> None:
+        """Training goes on from ``step``: read the baselines back, and know what the store has.
+
+        Args:
+            step: optimizer steps done.
+            stores: run directories with earlier snapshots of this training, oldest first; the last is the run's own.
+        """
+        for path in stores:
+            table = load(path).table(self.name)
+            earlier = table.filter(pc.less_equal(table["step"], step))
+            if earlier.num_rows:
+                self.measure.restore(earlier)
+                # a step that fell due after the last stored one is taken at once
+                self.last_taken = self.last_step = pc.max(earlier["step"]).as_py()
 
     def _take(self, moment: Moment) -> None:
         start = time.perf_counter()

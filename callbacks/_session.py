@@ -1,0 +1,183 @@
+"""What the monitors of one fit share: the recorder, the head maps, the run's identity."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headwatch.callbacks._config import run_config
+from headwatch.heads import HeadMap
+from headwatch.info import new_run_id, plain, run_info
+from headwatch.notices import Notices
+from headwatch.recorder import Recorder
+from headwatch.run import StoreError, load
+from headwatch.sinks.row import Sink
+from headwatch.sinks.store import RunStore
+
+if TYPE_CHECKING:
+    from headwatch.callbacks._lightning import LightningModule, Trainer
+
+__all__ = ["Session", "session_of"]
+
+_SESSIONS: weakref.WeakKeyDictionary[Any, dict[Path, Session]] = weakref.WeakKeyDictionary()
+
+
+def session_of(trainer: Trainer, root: Path) -> Session:
+    """The session of this trainer and root directory; made for the first monitor that asks."""
+    sessions = _SESSIONS.setdefault(trainer, {})
+    return sessions.setdefault(root, Session(root))
+
+
+@dataclass
+class Session:
+    """One fit.
+
+    Attributes:
+        root: directory under which ``headwatch/<run id>`` lies.
+        settings: settings of every monitor, for ``run.json``.
+        metrics: per-head W&B metrics of every monitor.
+    """
+
+    root: Path
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    log_heads: dict[str, bool] = field(default_factory=dict)
+    notices: Notices = field(default_factory=Notices)
+    run_id: str | None = None
+    recorder: Recorder | None = None
+    _head_maps: dict[str, HeadMap] = field(default_factory=dict)
+    _open_members: set[str] = field(default_factory=set)
+
+    def join(self, name: str, settings: dict[str, Any], metrics: Sequence[str], log_heads: bool) -> None:
+        """A monitor takes part.
+
+        Raises:
+            ValueError: another monitor of the same class and name is in this trainer.
+        """
+        if name in self.settings:
+            raise ValueError(
+                f"two headwatch monitors are called {name!r}: they would write the same files and W&B keys. "
+                "Give one of them name='...', which enters both."
+            )
+        self.settings[name] = settings
+        self.metrics[name] = tuple(metrics)
+        self.log_heads[name] = log_heads
+        self._open_members.add(name)
+
+    def head_map(self, key: str, find: Callable[[], HeadMap]) -> HeadMap:
+        """The head map for these selection settings; found once for all monitors that share them."""
+        if key not in self._head_maps:
+            self._head_maps[key] = find()
+        return self._head_maps[key]
+
+    def open(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, stored_id: str | None) -> Recorder:
+        """The recorder of the run; made by the first monitor that has its heads."""
+        if self.recorder is None:
+            wandb_run = _wandb_run(trainer)
+            self.run_id = _run_id(wandb_run, stored_id)
+            store = self._store(trainer, pl_module, head_map, wandb_run, stored_id)
+            self.recorder = Recorder(store, notices=self.notices)
+            self.recorder.add_sinks(self._sinks(trainer))
+        return self.recorder
+
+    def _store(
+        self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, wandb_run: Any, stored_id: str | None
+    ) -> RunStore:
+        assert self.run_id is not None
+        path = self.root / "headwatch" / self.run_id
+        info = run_info(
+            self.run_id,
+            str(getattr(wandb_run, "name", None) or self.run_id),
+            pl_module,
+            head_map,
+            settings=self.settings,
+            config=run_config(trainer, pl_module),
+            wandb=_wandb_info(wandb_run),
+            resumed_at=trainer.global_step or None,
+            continues=stored_id if stored_id not in (None, self.run_id) else None,
+        )
+        store = RunStore(path, _resumed(path, info))
+        store.supersede_after(trainer.global_step or -1)  # from step 0 the run begins anew; what was there is kept, marked
+        return store
+
+    def _sinks(self, trainer: Trainer) -> list[Sink]:
+        from headwatch.sinks.loggers import LoggerSink
+        from headwatch.sinks.wandb import WandbSink, wandb_run_of
+
+        sinks: list[Sink] = []
+        for logger in trainer.loggers:
+            if type(logger).__name__ == "DummyLogger":
+                continue
+            run = wandb_run_of(logger)
+            if run is not None:
+                sinks.append(WandbSink(run, metrics=self.metrics, log_heads=any(self.log_heads.values())))
+            else:
+                sinks.append(LoggerSink(logger))
+        return sinks
+
+    def baselines(self) -> list[Path]:
+        """Stores with earlier snapshots of this training: the run that it continues, and its own."""
+        if self.recorder is None:
+            return []
+        store = self.recorder.store
+        continues = store.info.get("continues")
+        before = [self.root / "headwatch" / continues] if continues else []
+        return [*(path for path in before if (path / "run.json").is_file()), store.path]
+
+    def say_what_is_not_proven(self, head_map: HeadMap) -> None:
+        """One line for heads that were read by rule, one for what is left out."""
+        structural = [site.module for site in head_map.sites if site.status == "structural"]
+        if structural:
+            self.notices.say(
+                f"structural {structural}",
+                f"{len(structural)} of {len(head_map.sites)} attention modules were read by rule and not proven on a "
+                f"forward pass ({structural[0]} …); they are marked 'structural' in every table and picture.",
+            )
+        if head_map.left_out:
+            names = "; ".join(f"{item.module}: {item.reason}" for item in head_map.left_out[:4])
+            more = f"; and {len(head_map.left_out) - 4} more in run.json" if len(head_map.left_out) > 4 else ""
+            self.notices.say(f"left out {names}", f"left out: {names}{more}.")
+
+    def leave(self, trainer: Trainer, name: str, status: str) -> None:
+        """A monitor is done; with the last one the run is closed and forgotten."""
+        self._open_members.discard(name)
+        if self._open_members:
+            return
+        _SESSIONS.get(trainer, {}).pop(self.root, None)
+        if self.recorder is not None:
+            recorder, self.recorder = self.recorder, None
+            recorder.close(status)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root}
+
+
+def _wandb_run(trainer: Trainer) -> Any:
+    from headwatch.sinks.wandb import wandb_run_of
+
+    runs = [run for logger in trainer.loggers if (run := wandb_run_of(logger)) is not None]
+    return runs[0] if runs else None
+
+
+def _run_id(wandb_run: Any, stored_id: str | None) -> str:
+    return str(wandb_run.id) if wandb_run is not None else (stored_id or new_run_id())
+
+
+def _wandb_info(run: Any) -> dict[str, Any] | None:
+    if run is None:
+        return None
+    info: dict[str, Any] = plain({key: getattr(run, key, None) for key in ("entity", "project", "id", "name", "url", "dir")})
+    return info
+
+
+def _resumed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
+    """The new description, with what only the first one knows."""
+    try:
+        before = load(path).info
+    except StoreError:
+        return info
+    kept = {key: before[key] for key in ("created", "null") if key in before}
+    return {**info, **kept, "messages": [*before.get("messages", []), *info["messages"]]}
