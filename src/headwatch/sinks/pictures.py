@@ -1,0 +1,79 @@
+"""The composite pictures of a row, with trails; a drawing that fails costs the picture alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from headwatch.sinks.row import Row
+from headwatch.sinks.scalars import at_rest
+from headwatch.sinks.tracked import kind_of, prefix_of
+from headwatch.sinks.trails import Trails
+
+__all__ = ["PICTURE_KEY", "Pictures", "picture_key"]
+
+PICTURE_KEY = "headwatch/simplex"
+_OFF_AFTER = 3  # failures in a row
+
+
+def picture_key(monitor: str) -> str:
+    """W&B key of a monitor's picture.
+
+    >>> picture_key("profile"), picture_key("profile-ema")
+    ('headwatch/simplex', 'headwatch/simplex-ema')
+    """
+    return prefix_of(monitor, PICTURE_KEY)
+
+
+class Pictures:
+    """Draws one PNG per profile of a row.
+
+    Args:
+        title: heading of the pictures.
+        history: profiles of a resumed run, oldest first.
+        say: where a failure is said, ``say(key, message)``.
+    """
+
+    def __init__(self, title: str, history: Iterable[pa.Table], say: Callable[[str, str], None]) -> None:
+        self._title = title
+        self._trails = {"profile": Trails(map(at_rest, history))}
+        self._failures = 0
+        self._say = say
+
+    def of(self, row: Row) -> dict[str, bytes]:
+        """PNG by key; empty after three failures in a row."""
+        pictures: dict[str, bytes] = {}
+        for monitor, snapshot in row.snapshots.items():
+            if kind_of(monitor) == "profile" and self._failures < _OFF_AFTER:
+                self._draw(monitor, at_rest(snapshot.heads), row, pictures)
+        return pictures
+
+    def _draw(self, monitor: str, table: pa.Table, row: Row, pictures: dict[str, bytes]) -> None:
+        trails = self._trails.setdefault(monitor, Trails())
+        try:
+            pictures[picture_key(monitor)] = self._png(table, trails, _beside(monitor, row))
+            self._failures = 0
+        except Exception as error:  # drawing can fail in many ways; the row's numbers must not be lost for it
+            self.failed(error)
+        trails.add(table)
+
+    def _png(self, table: pa.Table, trails: Trails, signature: pa.Table | None) -> bytes:
+        from headwatch.figures.composite import composite_png
+
+        return composite_png(table, trails.tables, title=self._title, signature=signature)
+
+    def failed(self, error: Exception) -> None:
+        """Count a failure and say it."""
+        self._failures += 1
+        off = "; no more pictures in this run" if self._failures >= _OFF_AFTER else ""
+        self._say(
+            f"picture{off}",
+            f"the W&B picture failed{off}: {type(error).__name__}: {error}. The numbers of the step were logged, "
+            "and `headwatch report` draws the same from the store.",
+        )
+
+
+def _beside(monitor: str, row: Row) -> pa.Table | None:
+    signature = row.snapshots.get("signature")
+    return at_rest(signature.heads) if signature is not None and monitor == "profile" else None
