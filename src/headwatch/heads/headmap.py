@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 Status = Literal["proven", "structural"]
+IDENTITY = "o i -> o i"
 
 
 @dataclass(frozen=True)
@@ -16,40 +17,60 @@ class Rows:
 
     Attributes:
         parameter: name in ``model.named_parameters()`` (or buffers), without ``_orig_mod.`` and the like.
-        pattern: einops pattern that turns the parameter into (out, in): ``"out in -> out in"`` for ``nn.Linear``,
-            ``"in out -> out in"`` for Conv1D, ``"h in n -> (h n) in"`` for a 3-D einsum weight.
+        pattern: einops pattern that turns the parameter into (out, in): ``"o i -> o i"`` for ``nn.Linear``,
+            ``"i o -> o i"`` for Conv1D, ``"h i n -> (h n) i"`` for a 3-D einsum weight.
         index: rows to take, shape ``(heads, n)``; None takes the whole matrix.
     """
 
     parameter: str
-    pattern: str = "out in -> out in"
+    pattern: str = IDENTITY
     index: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Term:
-    """One product: scale · rows[0] @ rows[1] @ …; only the first factor is indexed by head."""
-
-    rows: tuple[Rows, ...]
-    scale: float = 1.0
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A diagonal (QK-norm gain, or the gain of the norm in front): offset + parameter[index]."""
+    """A diagonal (QK-norm gain, or the gain of the norm in front): offset + parameter.
+
+    Attributes:
+        parameter: name of the parameter.
+        index: flat places in it; shape ``(n,)`` for a gain that all heads share, ``(heads, n)`` for one of their own.
+        offset: 1 for norms that store w and multiply by 1 + w (Gemma).
+        more: further parameters, one per head, where each head has its own norm module (StableLM).
+    """
 
     parameter: str
     index: np.ndarray | None = None
     offset: float = 0.0
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Term:
+    """One product: scale · rows[0] @ diag(gain) @ rows[1]; only the first factor is indexed by head.
+
+    Two factors make a low-rank update (LoRA: scale · B A) or a latent projection (MLA: up · norm · down).
+    """
+
+    rows: tuple[Rows, ...]
+    scale: float = 1.0
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True)
 class Projection:
-    """W_Q or W_K of all heads of one module: a sum of terms, shape ``(heads, n, N)``, with what belongs to it."""
+    """W_Q or W_K of all heads of one module: a sum of terms, shape ``(heads, n, N)``, with what belongs to it.
+
+    Attributes:
+        terms: the summands.
+        bias: one bias per row; ``Rows.index`` has shape ``(heads, n)``.
+        gain: gain of a QK-norm.
+        centred: the QK-norm is a LayerNorm, which takes the mean over d_head away: so do the rows.
+    """
 
     terms: tuple[Term, ...]
     bias: Rows | None = None
     gain: Gain | None = None
+    centred: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +95,10 @@ class Site:
         status: "proven" (predicted scores equal the model's) or "structural" (read by rule).
         flags: what a reader must know: "qk_norm", "mla_nope", "lora", "rope", "frozen", "tied", "not_proven: why" …
         aliases: other names of the same module.
+        rope: rotary positions, where they were measured.
+        norm: gain of the norm in front, where one was found.
+        caller: module that makes the attention call, where that is not ``module`` itself.
+        layout: how the weights lie, in words ("separate", "fused-concat", "interleaved per head" …).
     """
 
     layer: int
@@ -91,6 +116,8 @@ class Site:
     aliases: tuple[str, ...] = ()
     rope: Rope | None = None
     norm: Gain | None = None
+    caller: str = ""
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,6 +140,14 @@ class HeadMap:
     def n_heads(self) -> int:
         """Number of watched query heads."""
         return sum(len(site.heads) for site in self.sites)
+
+    def site_of(self, module: str) -> Site | None:
+        """The site whose attention call a module makes: itself, its caller, or the nearest one that holds the module."""
+        for site in self.sites:
+            if module in (site.module, site.caller, *site.aliases):
+                return site
+        holders = [site for site in self.sites if module.startswith(f"{site.module}.") or not site.module]
+        return max(holders, key=lambda site: len(site.module), default=None)
 
 
 def head_label(layer: int, head: int) -> str:

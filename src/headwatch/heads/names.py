@@ -1,0 +1,58 @@
+"""Names of modules and parameters as the user would write them: without the segments that wrappers add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
+
+__all__ = ["clean_name", "named_modules", "named_parameters"]
+
+_RESERVED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
+
+
+def clean_name(name: str) -> str:
+    """A dotted name without the segments that only torch's wrappers use.
+
+    >>> clean_name("net._orig_mod.blocks.0.attn.q_proj.weight")
+    'net.blocks.0.attn.q_proj.weight'
+    """
+    return ".".join(part for part in name.split(".") if part not in _RESERVED)
+
+
+def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """All modules in registration order, once per name: a shared module comes again under every alias."""
+    return _walk(model, "", ())
+
+
+def _walk(module: nn.Module, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:
+    inner = _wrapped(module)
+    if inner is not None:
+        yield from _walk(inner, name, above)
+        return
+    yield name, module
+    for child_name, child in module._modules.items():
+        if child is not None and id(child) not in above:
+            yield from _walk(child, f"{name}.{child_name}" if name else child_name, (*above, id(module)))
+
+
+def _wrapped(module: nn.Module) -> nn.Module | None:
+    """The module inside a wrapper that the user does not write, else None."""
+    for name, child in module._modules.items():
+        if name in _RESERVED or (name == "module" and type(module).__name__ in _WRAPPERS):
+            return child
+    return None
+
+
+def named_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by clean name; a parametrised weight stands under its own name with its present value."""
+    found: dict[str, Tensor] = {}
+    for name, module in named_modules(model):
+        prefix = f"{name}." if name else ""
+        for table in (module._buffers, module._parameters):
+            found.update({f"{prefix}{key}": value for key, value in table.items() if value is not None})
+        if is_parametrized(module):
+            found.update({f"{prefix}{key}": getattr(module, key) for key in module.parametrizations})  # type: ignore[union-attr]
+    return found
