@@ -68,17 +68,17 @@ class _Rule:
 
 _RULES = (
     _Rule(
-        "rank_one", "stable_rank", below=RANK_ONE_BELOW, calm=RANK_ONE_FROM, what="collapsed to rank one",
+        "rank_one", "stable_rank", below=RANK_ONE_BELOW, calm=RANK_ONE_FROM, what="rank-one collapse",
         advice="One direction carries nearly all of the form. Look at the signatures: a head that is also peaked has "
         "become a fixed pattern; one that is not may be dying.",
     ),
     _Rule(
-        "entropy", "row_entropy", below=ENTROPY_BELOW, calm=ENTROPY_FROM, what="lost its attention entropy",
+        "entropy", "row_entropy", below=ENTROPY_BELOW, calm=ENTROPY_FROM, what="entropy collapse",
         advice="Every query attends to a single key. Harmless in a previous-token or sink head; in many heads at once "
         "it announces instability: look at the largest logits and the learning rate.",
     ),
     _Rule(
-        "logits", "max_logit", above=LOGITS_ABOVE, what="has exploding logits",
+        "logits", "max_logit", above=LOGITS_ABOVE, what="exploding logits",
         advice="Scores this large saturate softmax and overflow in half precision. Lower the learning rate, or use "
         "QK-norm, a soft-cap or clipping of W_Q and W_K.",
     ),
@@ -157,9 +157,7 @@ def _numbers(table: pa.Table, key: str) -> np.ndarray:
 
 def _alert(rule: _Rule, step: int, heads: Sequence[str]) -> Alert:
     who = f"Head {heads[0]}" if len(heads) == 1 else f"{len(heads)} heads"
-    what = rule.what if len(heads) == 1 else rule.what.replace("has ", "have ").replace(" its ", " their ")
     more = f" and {len(heads) - _NAMED} more" if len(heads) > _NAMED else ""
     listed = ", ".join(heads[:_NAMED]) + more
-    return Alert(
-        rule.kind, step, tuple(heads), f"{who} {what} (step {step})", f"Step {step}: {listed} {what}. {rule.advice}"
-    )
+    text = f"{rule.what.capitalize()} at step {step}: {listed}. {rule.advice}"
+    return Alert(rule.kind, step, tuple(heads), f"{who}: {rule.what} (step {step})", text)

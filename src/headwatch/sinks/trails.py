@@ -1,4 +1,4 @@
-"""Earlier snapshots that the picture draws trails through: the first, and a bounded spread of the rest."""
+"""Earlier snapshots that the picture draws trails through: the first, the last, and a bounded even spread between."""
 
 from __future__ import annotations
 
@@ -12,22 +12,27 @@ __all__ = ["Trails"]
 class Trails:
     """Tables of earlier snapshots, oldest first; the first one stays, because it fixes the picture's ranges.
 
-    Past ``capacity`` every second of the others is dropped, so that the trail keeps spanning the whole run.
+    Of the rest every k-th is kept; k doubles whenever more than ``capacity`` would stay.
     """
 
     def __init__(self, tables: Iterable[pa.Table] = (), capacity: int = 24) -> None:
         self._capacity = capacity
-        self._tables: list[pa.Table] = []
+        self._kept: dict[int, pa.Table] = {}
+        self._count = 0
+        self._stride = 1
         for table in tables:
             self.add(table)
 
     def add(self, table: pa.Table) -> None:
         """Append a snapshot."""
-        self._tables.append(table)
-        if len(self._tables) > self._capacity:
-            self._tables = [self._tables[0], *self._tables[2::2]]
+        self._kept = {place: old for place, old in self._kept.items() if place % self._stride == 0}
+        if len(self._kept) >= self._capacity:
+            self._stride *= 2
+            self._kept = {place: old for place, old in self._kept.items() if place % self._stride == 0}
+        self._kept[self._count] = table
+        self._count += 1
 
     @property
     def tables(self) -> tuple[pa.Table, ...]:
         """What is kept, oldest first."""
-        return tuple(self._tables)
+        return tuple(self._kept.values())
