@@ -11,11 +11,12 @@ PAGE = Path(__file__).with_name("metrics.md")
 HEAD = """# Every metric
 
 Made from the registry by `docs/generate_metrics.py`. A metric is a column of the store under its key, and the W&B chart
-`heads/<key>/L03.H07` (layer 3, head 7, both counted from 0); `headsum/<key>/median`, `/p10` and `/p90` are over all heads,
-`headsum/<key>/L03` is the median of a layer. A metric that is off or could not be computed is null in the store and absent in W&B.
+`heads/<key>/L03.H07` (layer 3, head 7, both counted from 0). `headsum/<key>/median`, `/p10` and `/p90` are over all
+heads, `headsum/<key>/L03` is the median of a layer. A metric that is off or could not be computed is null in the store
+and absent in W&B. The six that are logged per head by default are in bold.
 
-Definitions are from A. O'Desky, *On attention heads and bilinear forms*, arXiv:2609.22990v1, except distance to and position on Θ,
-drift, and all signatures, which are headwatch's own.
+Definitions are from A. O'Desky, *On attention heads and bilinear forms*, arXiv:2609.22990v1, except distance to and
+position on Θ, drift, path length and all signatures, which are headwatch's own.
 """
 
 
@@ -24,7 +25,7 @@ def page() -> str:
     profiles = _section("Profile", "Of the weights alone; no data needed.", PROFILE_KEYS)
     signatures = _section(
         "Signature",
-        "Of the attention on the probe documents: the mean over documents; `<key>_std` is the deviation over documents.",
+        "Of the attention on the probe documents: the mean over documents; `<key>_std` is their deviation.",
         SIGNATURE_KEYS,
     )
     return "\n".join((HEAD, profiles, signatures))

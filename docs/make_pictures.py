@@ -74,7 +74,9 @@ def draw_simplex(axes: Axes) -> None:
     for word, (x, y), (dx, dy) in zip(words, FLAT, ((-0.09, 0.02), (0, -0.13), (0.1, 0.0), (0, 0.11)), strict=True):
         axes.text(x + dx, y + dy, word, ha="center", va="center", fontsize=11)
     x, y = place(MIDDLE, FLAT)
-    axes.annotate("M: chance", (x, y), (x - 0.36, y - 0.22), fontsize=11, arrowprops={"arrowstyle": "-", "color": "#888888"})
+    axes.annotate(
+        "M: chance", (x, y), (x - 0.36, y - 0.22), fontsize=11, arrowprops={"arrowstyle": "-", "color": "#888888"}
+    )
     axes.text(0.62, 0.13, "Θ", color=THETA_RED, fontsize=14, ha="center")
     axes.set_aspect("equal")
     axes.axis("off")
@@ -95,7 +97,9 @@ def simplex_picture() -> Figure:
     )
     for label, mark, colour, make in kinds:
         points = place(np.array([profile_of(make()) for _ in range(24)]), FLAT)
-        axes.scatter(*points.T, marker=mark, s=34, color=colour, edgecolor="white", linewidth=0.5, label=label, zorder=2)
+        axes.scatter(
+            *points.T, marker=mark, s=34, color=colour, edgecolor="white", linewidth=0.5, label=label, zorder=2
+        )
     axes.legend(loc="upper right", frameon=False, fontsize=10)
     return figure
 
