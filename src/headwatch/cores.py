@@ -20,7 +20,6 @@ __all__ = ["Cores", "cores", "gram_cores", "qr_cores", "square"]
 _EPS = torch.finfo(torch.float64).eps
 _SAFE = 1e140  # Gram entries between 1/_SAFE and _SAFE neither overflow nor underflow in what follows
 _SMALLEST_PIVOT = 1e-6  # sin² of the angle of a row of M to the rows before it; below it Cholesky may lose 1e-12
-_CHUNK_BYTES = 1 << 25  # float64 copies of factors held at a time
 
 
 @dataclass(frozen=True)
@@ -41,18 +40,12 @@ class Cores:
 def cores(factors: Factors) -> Cores:
     """Cores by the fastest way that is exact for each head.
 
-    Gram and Cholesky lose everything on rank-deficient heads (tied, rank one), which is where heads drift to; those heads
+    Gram and Cholesky lose everything on rank-deficient heads (tied, rank one), which is where heads drift to; those
     are told by their pivots and go through a QR. Both in float64: in float32 the breakdown gives no sign.
 
     Args:
         factors: shape ``(heads, n, N)``, any dtype and device. Products are formed where they are.
     """
-    size = max(1, _CHUNK_BYTES // (16 * factors.d_head * factors.d_model))
-    parts = [_cores(factors.take(slice(i, i + size))) for i in range(0, factors.shape[0], size)]
-    return Cores(*(torch.cat(tensors) for tensors in zip(*((p.K, p.scale, p.sound) for p in parts), strict=True)))
-
-
-def _cores(factors: Factors) -> Cores:
     if 2 * factors.d_head > factors.d_model:
         return qr_cores(factors)
     fast = gram_cores(factors)

@@ -54,7 +54,7 @@ def lobe_shape(alpha: Tensor, beta: Tensor) -> dict[str, Tensor]:
 def signature(spectrum: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """(n₊, n₋): eigenvalues above and below 0 by more than ``tolerance`` of the largest absolute one."""
     edge = tolerance * spectrum.abs().amax(-1, keepdim=True)
-    return (spectrum > edge).sum(-1), (spectrum < -edge).sum(-1)
+    return (spectrum > edge).sum(-1).to(spectrum), (spectrum < -edge).sum(-1).to(spectrum)
 
 
 def balance(n_pos: Tensor, n_neg: Tensor) -> Tensor:

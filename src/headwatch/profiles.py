@@ -6,55 +6,56 @@ but the norm is free of scale, so the 1/√n of the scores is left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from headwatch.cores import cores, square
 from headwatch.forms import Factors
-from headwatch.lobes import balance, lobe_shape, lobe_shares, lobes, signature
-from headwatch.theta import HEAD_TYPES, head_type, parity, theta
+from headwatch.kernel import core_statistics
+from headwatch.theta import HEAD_TYPES
 
-__all__ = ["HEAD_TYPES", "problems", "statistics", "tolerance"]
+__all__ = ["HEAD_TYPES", "Spectra", "problems", "spectra", "statistics", "tolerance"]
 
-_EPS = torch.finfo(torch.float64).eps
+_CHUNK_BYTES = 1 << 25  # float64 copies of factors held at a time
 
 
 def statistics(factors: Factors, *, eps: float | None = None) -> dict[str, Tensor]:
     """Every statistic of every head.
 
     Args:
-        factors: W_K and W_Q, shape ``(..., n, N)``, any floating dtype; the work is done in float64.
+        factors: W_K and W_Q, shape ``(..., n, N)``, any floating dtype and device; the work is done in float64, a few
+            heads at a time, and eigenvalues on the CPU.
         eps: rounding unit of the dtype that the weights are kept in, where it is not that of ``factors``.
 
     Returns:
         One float64 tensor on the CPU of shape ``(...)`` per profile metric of :mod:`headwatch.metrics`, without the two
         that need a history. ``n_pos``, ``n_neg``, ``parity`` and ``head_type`` (an index of ``HEAD_TYPES``) hold whole
-        numbers. A head that is zero, NaN or Inf holds NaN throughout and leaves the others unchanged.
+        numbers. A head that is zero, NaN or Inf holds NaN throughout and leaves the others unchanged; so does what
+        needs S where S = 0, and what needs a lobe that is empty.
 
     >>> head = Factors(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
     >>> {key: statistics(head)[key].item() for key in ("a", "b", "c", "d", "theta_position")}
     {'a': 0.0, 'b': 0.0, 'c': 1.0, 'd': 0.0, 'theta_position': 1.0}
     """
     edge = tolerance(factors.d_head, torch.finfo(factors.W_K.dtype).eps if eps is None else eps)
-    found = cores(factors.flat())
-    table = _statistics(found.K, edge)
+    tables = [_statistics(chunk, edge) for chunk in _chunks(factors.flat())]
+    return {key: torch.cat([table[key] for table in tables]).reshape(factors.shape) for key in tables[0]}
+
+
+def _statistics(factors: Factors, edge: float) -> dict[str, Tensor]:
+    found = cores(factors)
+    table = core_statistics(found.K, edge)
     table["norm"] = table["norm"] * found.scale
-    return {key: torch.where(found.sound, value, torch.nan).reshape(factors.shape) for key, value in table.items()}
+    return {key: torch.where(found.sound, value, torch.nan) for key, value in table.items()}
 
 
-def problems(factors: Factors) -> list[str]:
-    """Per head, in row order: "nan", "inf", "zero_form", or "" where the head has a profile."""
-    finite = factors.flat()
-    norms = statistics(factors)["norm"].flatten()
-    return [_problem(finite.take(slice(i, i + 1)), bool(norm.isnan())) for i, norm in enumerate(norms)]
-
-
-def _problem(head: Factors, failed: bool) -> str:
-    if not failed:
-        return ""
-    if bool(head.W_K.isnan().any() | head.W_Q.isnan().any()):
-        return "nan"
-    return "inf" if bool(head.W_K.isinf().any() | head.W_Q.isinf().any()) else "zero_form"
+def _chunks(factors: Factors) -> Iterator[Factors]:
+    size = max(1, _CHUNK_BYTES // (16 * factors.d_head * factors.d_model))
+    for start in range(0, max(1, factors.shape[0]), size):
+        yield factors.take(slice(start, start + size))
 
 
 def tolerance(d_head: int, eps: float) -> float:
@@ -62,40 +63,45 @@ def tolerance(d_head: int, eps: float) -> float:
     return min(max(1e-9, 16 * d_head * eps), 0.01)
 
 
-def _statistics(K: Tensor, edge: float) -> dict[str, Tensor]:
-    """All statistics from cores of shape (heads, n, m)."""
-    core = square(K)
-    energy = (core**2).sum((-2, -1))
-    norm = energy.sqrt()
-    a = ((core - core.mT) ** 2).sum((-2, -1)) / 4 / energy
-    spectrum = torch.linalg.eigvalsh((core + core.mT) / 2)
-    alpha, beta = lobes(spectrum)
-    b, c, d = (share / energy for share in lobe_shares(alpha, beta))
-    symmetric = b + c + d
-    symmetric = torch.where(symmetric > (16 * _EPS) ** 2, symmetric, torch.nan)
-    n_pos, n_neg = (count.double() for count in signature(spectrum, edge))
-    distance, position = theta(a, b, c, d)
-    return {
-        "a": a, "b": b, "c": c, "d": d,
-        "b_sym": b / symmetric, "c_sym": c / symmetric, "d_sym": d / symmetric,
-        "norm": norm,
-        "trace_ratio": core.diagonal(dim1=-2, dim2=-1).sum(-1) / norm,
-        **lobe_shape(alpha, beta),
-        "balance": balance(n_pos, n_neg),
-        **_ranks(K, energy),
-        "n_pos": n_pos, "n_neg": n_neg,
-        "theta_distance": distance, "theta_position": position,
-        "parity": parity(c, d, edge),
-        "head_type": head_type(c / symmetric, d / symmetric),
-    }  # fmt: skip
+def problems(factors: Factors) -> list[str]:
+    """Per head, in row order: "nan", "inf", "zero_form", or "" where the head has a profile."""
+    sound = torch.cat([cores(chunk).sound for chunk in _chunks(factors.flat())])
+    sizes = (factors.W_K.abs().amax((-2, -1)) + factors.W_Q.abs().amax((-2, -1))).flatten()
+    return ["" if ok else _problem(float(size)) for ok, size in zip(sound.tolist(), sizes.double(), strict=True)]
 
 
-def _ranks(K: Tensor, energy: Tensor) -> dict[str, Tensor]:
-    """PR = (Σh²)²/Σh⁴ and SR = Σh²/h₁² over the singular values h of L: from K Kᵀ."""
-    gram = K @ K.mT
-    largest = torch.linalg.eigvalsh(gram)[:, -1]
-    return {
-        "participation_ratio": energy**2 / (gram**2).sum((-2, -1)),
-        "stable_rank": energy / largest,
-        "leading_share": largest / energy,
-    }
+def _problem(size: float) -> str:
+    return "zero_form" if abs(size) < float("inf") else "nan" if size != size else "inf"
+
+
+@dataclass(frozen=True)
+class Spectra:
+    """The spectra of forms, with their scale. m = min(2n, N).
+
+    Attributes:
+        S: eigenvalues of (L + Lᵀ)/2 in ascending order, shape ``(..., m)``; the other N − m are 0.
+        T: singular values of (L − Lᵀ)/2, of each equal pair one, decreasing, shape ``(..., m // 2)``.
+        L: singular values of L, decreasing, shape ``(..., min(n, N))``.
+    """
+
+    S: Tensor
+    T: Tensor
+    L: Tensor
+
+
+def spectra(factors: Factors) -> Spectra:
+    """The spectra of S, T and L of every head: float64 on the CPU, NaN where a head has no profile."""
+    parts = [_spectra(chunk) for chunk in _chunks(factors.flat())]
+    joined = (torch.cat(tensors) for tensors in zip(*((p.S, p.T, p.L) for p in parts), strict=True))
+    return Spectra(*(values.reshape(*factors.shape, -1) for values in joined))
+
+
+def _spectra(factors: Factors) -> Spectra:
+    found = cores(factors)
+    core = square(found.K)
+    scale = torch.where(found.sound, found.scale, torch.nan)[:, None]
+    return Spectra(
+        scale * torch.linalg.eigvalsh((core + core.mT) / 2),
+        scale * torch.linalg.svdvals((core - core.mT) / 2)[:, 0 : core.shape[-1] // 2 * 2 : 2],
+        scale * torch.linalg.svdvals(found.K),
+    )
