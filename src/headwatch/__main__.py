@@ -1,0 +1,6 @@
+"""``python -m headwatch``."""
+
+from headwatch.cli import main
+
+if __name__ == "__main__":
+    main()
