@@ -3,7 +3,7 @@
     python examples/replay_checkpoints.py          about a minute on 2 cores
     python examples/replay_checkpoints.py --fast   a few seconds
 
-Look for: the curves have points at the checkpoints only, and the moves of the first steps are missing: a live run sees more.
+Look for: the curves have points at the checkpoints only, and the moves of the first steps are missing.
 """
 
 import argparse
