@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import threading
@@ -27,6 +26,7 @@ from headwatch.sinks.trails import Trails
 from headwatch.sinks.wandb import WandbSink, wandb_run_of
 from headwatch.snapshot import Snapshot
 from standin.offline import history, read_offline, summary
+from standin.png import png
 from standin.rows import make_rows, set_column
 from synthetic import make_profile_table
 
@@ -47,12 +47,6 @@ def run(tmp_path, monkeypatch):
 def draw_quickly(monkeypatch):
     """A picture that takes no time: the pictures' own tests look at them."""
     monkeypatch.setattr("headwatch.figures.composite.composite_png", lambda table, trails, **_: png(len(trails)))
-
-
-def png(shade: int) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.full((8, 8, 3), shade, np.uint8)).save(buffer, "png")
-    return buffer.getvalue()
 
 
 def test_offline_run_equals_the_store_number_by_number(run, tmp_path, monkeypatch):

@@ -1,0 +1,43 @@
+"""A stand-in W&B server per test, and runs that talk to it alone."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from standin.server import API_KEY, ENTITY, StandIn
+
+wandb = pytest.importorskip("wandb")
+
+QUICK = {
+    "init_timeout": 20,
+    "x_disable_stats": True,
+    "x_disable_meta": True,
+    "console": "off",
+    "x_file_stream_transmit_interval": 0.3,
+    **{f"x_{what}_retry_wait_min_seconds": 0.1 for what in ("file_stream", "file_transfer", "graphql")},
+    **{f"x_{what}_retry_wait_max_seconds": 0.4 for what in ("file_stream", "file_transfer", "graphql")},
+}
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    """The server; at the end every operation must have been known."""
+    with StandIn() as standin:
+        for name, value in {**standin.environment, "WANDB_DIR": str(tmp_path)}.items():
+            monkeypatch.setenv(name, value)
+        yield standin
+        with contextlib.suppress(ConnectionError):  # a test may have killed wandb-core
+            wandb.teardown()
+    assert standin.unknown == [], "the stand-in does not know these operations: " + "\n".join(standin.unknown)
+
+
+@pytest.fixture
+def start(server, tmp_path):
+    """Starts a run on the server: ``start(finish_timeout=3, id=..., resume="must")``."""
+
+    def begin(*, id=None, resume=None, finish_timeout=40.0):
+        own = wandb.Settings(base_url=server.url, api_key=API_KEY, finish_timeout=finish_timeout, **QUICK)
+        return wandb.init(project="p", entity=ENTITY, mode="online", dir=tmp_path, id=id, resume=resume, settings=own)
+
+    return begin
