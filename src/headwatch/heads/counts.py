@@ -10,8 +10,8 @@ from torch import nn
 __all__ = ["Counts", "count_heads"]
 
 _HEADS = (
-    "num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads", "nheads", "num_attn_heads", "attention_heads",
-    "encoder_attention_heads", "n_query_heads", "num_q_heads",
+    "num_heads", "n_heads", "n_head", "num_attention_heads", "nhead", "heads", "nheads", "num_attn_heads",
+    "attention_heads", "encoder_attention_heads", "n_query_heads", "num_q_heads",
 )  # fmt: skip
 _KV_HEADS = (
     "num_key_value_heads", "num_kv_heads", "n_kv_heads", "n_kv_head", "kv_heads", "n_query_groups", "num_kv",
@@ -34,7 +34,7 @@ class Counts:
 
 
 def count_heads(holders: Sequence[nn.Module]) -> Counts:
-    """Counts of the first holder, the attention module itself; what it lacks comes from configurations, nearest first."""
+    """Counts of the first holder, the attention module; what it lacks comes from configurations, nearest first."""
     sources: list[object] = [holders[0], *(config for holder in holders for config in _configs(holder))]
     return Counts(*(_first(sources, names) for names in (_HEADS, _KV_HEADS, _HEAD_DIM)))
 

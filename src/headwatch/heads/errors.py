@@ -16,7 +16,8 @@ class NoAttentionError(ValueError):
         reasons = "".join(f"\n  {item.module or '(the model itself)'}: {item.reason}" for item in left_out[:20])
         found = f"Left out:{reasons}" if left_out else "Nothing in it looks like self-attention."
         super().__init__(
-            f"{model}: expected self-attention with query and key projections, found none that can be watched. {found}\n"
+            f"{model}: expected self-attention with query and key projections, found none that can be watched. "
+            f"{found}\n"
             "What to do: pass a probe that runs the model, or hand the heads over: heads=[{'module': 'blocks.0.attn', "
             "'W_Q': 'blocks.0.attn.q.weight', 'W_K': 'blocks.0.attn.k.weight', 'n_heads': 8, 'n_kv_heads': 8}]."
         )

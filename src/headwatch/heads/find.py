@@ -30,8 +30,8 @@ def find_heads(
 
     Args:
         model: the model; names in the result are those of its modules and parameters, without wrappers' segments.
-        probe: closures that each run one forward of the model: the first to fit, the second to verify. Without them heads
-            are found by rule and are "structural".
+        probe: closures that each run one forward of the model: the first to fit, the second to verify. Without them
+            heads are found by rule and are "structural".
         include, exclude: patterns over module names or heads (``"L03.*"``).
         heads: heads handed over by the user, where finding them fails.
 

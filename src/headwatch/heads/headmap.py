@@ -75,7 +75,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: the first..last rotated coordinates, how they pair, and their frequencies (radians/position)."""
+    """Rotary positions: coordinates [start, stop) turn in pairs, by these frequencies (radians per position)."""
 
     pairing: Literal["half", "interleaved"]
     start: int
@@ -142,7 +142,7 @@ class HeadMap:
         return sum(len(site.heads) for site in self.sites)
 
     def site_of(self, module: str) -> Site | None:
-        """The site whose attention call a module makes: itself, its caller, or the nearest one that holds the module."""
+        """The site whose attention a module calls: the module itself, its caller, or the nearest that holds it."""
         for site in self.sites:
             if module in (site.module, site.caller, *site.aliases):
                 return site

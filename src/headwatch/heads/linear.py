@@ -22,7 +22,7 @@ def is_linear(module: nn.Module | None) -> bool:
 
 def shape(module: nn.Module) -> tuple[int, int]:
     """(out, in) of a linear-like module."""
-    out, in_ = getattr(_base(module), "weight").shape
+    out, in_ = _base(module).weight.shape
     return (in_, out) if type(_base(module)).__name__ in _IN_OUT else (out, in_)
 
 

@@ -43,6 +43,11 @@ class CopiedFactors:
     key: Part
     norm: Tensor | None
 
+    @property
+    def eps(self) -> float:
+        """Rounding of the weights' own dtype."""
+        return torch.finfo(self.query.terms[0][0].dtype).eps
+
     def factors(
         self, *, bias: bool = False, norm_gain: bool = False, qk_gain: bool = True, displacement: int = 0
     ) -> Factors:
@@ -152,7 +157,8 @@ def _as_matrix(rows: Rows, parameters: Mapping[str, Tensor]) -> Tensor:
     tensor = _parameter(rows.parameter, parameters)
     if tensor.dim() == 1:
         return tensor.unsqueeze(-1)
-    return tensor if rows.pattern == IDENTITY else rearrange(tensor, rows.pattern)
+    turned: Tensor = tensor if rows.pattern == IDENTITY else rearrange(tensor, rows.pattern)
+    return turned
 
 
 def _gain(gain: Gain, heads: list[int] | None, parameters: Mapping[str, Tensor], device: torch.device | None) -> Tensor:
@@ -181,7 +187,7 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _sum_of_products(projection: Projection, part: Part) -> Tensor:
-    """Σ scale · first @ diag(gain) @ second, shape ``(heads, n, N)``; more than one factor or term is summed in float64."""
+    """Σ scale · first @ diag(gain) @ second, shape ``(heads, n, N)``; sums and products are taken in float64."""
     simple = len(part.terms) == 1 and len(part.terms[0]) == 1
     total: Tensor | None = None
     for term, factors, gain in zip(projection.terms, part.terms, part.inner, strict=True):
@@ -212,7 +218,7 @@ def _displaced(W_Q: Tensor, site: Site, displacement: int) -> Tensor:
         return rotate(W_Q, site.rope, displacement)
     if site.status == "structural":
         raise ValueError(
-            f"{site.module}: displacement={displacement} needs measured rotary positions, but these heads were found by "
-            "rule alone; pass a probe, or displacement=0"
+            f"{site.module}: displacement={displacement} needs measured rotary positions, but these heads were found "
+            "by rule alone; pass a probe, or displacement=0"
         )
     return W_Q
