@@ -1,8 +1,8 @@
 """The self-contained page: sections, data and scripts in one HTML file that asks nothing of any network.
 
-Safety: text goes through ``html.escape`` or, in the browser, through ``textContent``; data sit in JSON that cannot close
-its element; and a content security policy names the hash of every script of ours, so a script that came in with a name
-would not run, nor could anything be fetched.
+Safety: text goes through ``html.escape`` or, in the browser, through ``textContent``; data sit in JSON that cannot
+close its element; and a content security policy names the hash of every script of ours, so a script that came in with
+a name would not run, nor could anything be fetched.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def render_page(
         sections: parts in reading order.
         subtitle: plain text below the heading.
         data: JSON for scripts, ``hw.data`` there; NaN becomes null.
-        arrays: packed numbers by name, ``await hw.array(name)`` there (a flat Float32Array); a ``str`` is packed already.
+        arrays: numbers by name, ``await hw.array(name)`` there (a flat Float32Array); a ``str`` is packed already.
         scripts: sources of the page's own scripts, run in order after the shell's; they start with ``hw.ready(...)``.
         plotly: embed plotly.js for ``hw.chart``.
         live: let scripts fetch from the page's own server.
@@ -85,9 +85,9 @@ def render_page(
 
 
 @cache
-def asset(name: str) -> str:
-    """Text of a file of ``headwatch/page/assets``."""
-    return (files("headwatch.page") / "assets" / name).read_text(encoding="utf-8")
+def asset(name: str, package: str = "headwatch.page") -> str:
+    """Text of a file in the folder ``assets`` of a package."""
+    return (files(package) / "assets" / name).read_text(encoding="utf-8")
 
 
 def jsonable(value: Any) -> Any:

@@ -20,14 +20,15 @@ hw.plotly = (() => {
 /** The look that every chart shares; ``more`` overrides it. */
 hw.layout = (more = {}) => {
   const c = hw.theme.colour;
-  const axis = { gridcolor: c("line"), zerolinecolor: c("line"), linecolor: c("faint"), tickcolor: c("faint"), automargin: true, ...more.axis };
-  const { xaxis, yaxis, axis: _, ...rest } = more;
+  const axis = { gridcolor: c("line"), zerolinecolor: c("line"), linecolor: c("faint"), tickcolor: c("faint"), automargin: true };
+  const { xaxis, yaxis, ...rest } = more;
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: c("ink"), family: "system-ui, sans-serif", size: 13 },
     hoverlabel: { bgcolor: c("card"), bordercolor: c("faint"), font: { color: c("ink") }, align: "left" },
-    margin: { l: 62, r: 18, t: 30, b: 48 }, hovermode: "closest", showlegend: true,
-    legend: { orientation: "h", y: -0.18, itemsizing: "constant" },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: c("faint"), activecolor: c("accent") },
+    margin: { l: 62, r: 18, t: 46, b: 48 }, hovermode: "closest", showlegend: true,
+    legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
 };
@@ -43,7 +44,7 @@ hw.chart = (into, build, { height = 420, label = "chart", onready = () => {} } =
   async function paint() {
     const plotly = await hw.plotly();
     const { data, layout } = build();
-    await plotly.react(box, data, hw.layout(layout), { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+    await plotly.react(box, data, hw.layout(layout), { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
     if (first) { first = false; onready(box); }
     box.dataset.drawn = String(Number(box.dataset.drawn ?? 0) + 1);
   }

@@ -6,7 +6,8 @@ hw.simplex = (into, heads) => {
   const names = ["a: antisymmetric", "b: hyperbolic", "c: positive semidefinite", "d: negative semidefinite"];
   const edges = [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]];
   const middle = [1, 0, 0];
-  const home = { yaw: -0.95, pitch: 0.5, zoom: 1, centre: [-0.05, 0, 0] };
+  // Rows: to the right, up, towards the reader. The home view is the flat tetrahedron of the paper figures, Θ spread open.
+  const home = { turn: [[-0.7765, 0.1699, -0.6068], [-0.6289, -0.269, 0.7295], [0.0393, -0.948, -0.3157]], zoom: 1, centre: [-0.12, 0, 0.09] };
   const view = { ...home };
   let step = 0;
   let hovered = -1;
@@ -22,13 +23,35 @@ hw.simplex = (into, heads) => {
 
   function project([x, y, z]) {
     const [width, height] = size();
-    const scale = 0.265 * Math.min(width, height * 1.15) * view.zoom;
+    const scale = 0.29 * Math.min(width, height * 1.1) * view.zoom;
     const [cx, cy, cz] = [x - view.centre[0], y - view.centre[1], z - view.centre[2]];
-    const [sy, cy_] = [Math.sin(view.yaw), Math.cos(view.yaw)];
-    const [sp, cp] = [Math.sin(view.pitch), Math.cos(view.pitch)];
-    const across = cx * cy_ + cy * sy;
-    const away = -cx * sy + cy * cy_;
-    return [width / 2 + scale * across, height / 2 - scale * (cz * cp + away * sp), away * cp - cz * sp];
+    const [right, up, near] = view.turn.map((row) => row[0] * cx + row[1] * cy + row[2] * cz);
+    return [width / 2 + scale * right, height / 2 - scale * up, near];
+  }
+
+  /** Turn the view by an angle about the screen's upright (yaw) and level (pitch) axes. */
+  function turn(yaw, pitch) {
+    const [cy, sy, cp, sp] = [Math.cos(yaw), Math.sin(yaw), Math.cos(pitch), Math.sin(pitch)];
+    const mix = (p, q, a, b) => p.map((x, k) => a * x + b * q[k]);
+    let [right, up, near] = view.turn;
+    [right, near] = [mix(right, near, cy, sy), mix(right, near, -sy, cy)];
+    [up, near] = [mix(up, near, cp, -sp), mix(up, near, sp, cp)];
+    view.turn = [right, up, near];
+  }
+
+  /** Whether an edge lies behind: both faces that meet in it look away. */
+  function behind(edge) {
+    const flat = vertices.map((v) => project(v));
+    const others = [0, 1, 2, 3].filter((k) => !edge.includes(k));
+    const looksAway = (corner, beyond) => {
+      const [p, q, r, s] = [...edge, corner, beyond].map((k) => flat[k]);
+      const [ux, uy, uz, vx, vy, vz] = [q[0] - p[0], p[1] - q[1], q[2] - p[2], r[0] - p[0], p[1] - r[1], r[2] - p[2]];
+      const scale = 1 / (0.29 * Math.min(size()[0], size()[1] * 1.1) * view.zoom);
+      const normal = [(uy * vz - uz * vy) * scale, (uz * vx - ux * vz) * scale, (ux * vy - uy * vx) * scale * scale];
+      const inward = normal[0] * (s[0] - p[0]) * scale + normal[1] * (p[1] - s[1]) * scale + normal[2] * (s[2] - p[2]);
+      return inward > 0 ? normal[2] > 0 : normal[2] < 0;
+    };
+    return looksAway(others[0], others[1]) && looksAway(others[1], others[0]);
   }
 
   function zoom(factor) { view.zoom = Math.max(0.5, Math.min(view.zoom * factor, 400)); }
@@ -55,9 +78,7 @@ hw.simplex = (into, heads) => {
 
   function frame(c) {
     const [faint, theta, ink] = ["faint", "theta", "ink"].map(hw.theme.colour);
-    const depths = vertices.map((v) => project(v)[2]);
-    const hidden = depths.indexOf(Math.max(...depths));
-    edges.forEach(([i, j]) => line(c, vertices[i], vertices[j], faint, 1, i === hidden || j === hidden ? [4, 4] : []));
+    edges.forEach((edge) => line(c, vertices[edge[0]], vertices[edge[1]], faint, 1, behind(edge) ? [4, 4] : []));
     line(c, middle, vertices[2], theta, 3);
     line(c, middle, vertices[3], theta, 3);
     const m = project(middle);
@@ -65,11 +86,11 @@ hw.simplex = (into, heads) => {
     c.font = "13px system-ui, sans-serif";
     c.fillStyle = theta;
     c.textAlign = "right";
-    c.fillText("M: chance", m[0] - 10, m[1] + 16);
+    c.fillText("M: chance", m[0] - 12, m[1] + 14);
     c.fillStyle = ink;
     c.textAlign = "center";
     vertices.forEach((v, i) => {
-      const [x, y] = project(v.map((k) => 1.13 * k));
+      const [x, y] = project(v.map((k) => 1.1 * k));
       c.fillText(names[i], Math.max(85, Math.min(x, size()[0] - 85)), y + 4);
     });
   }
@@ -106,7 +127,7 @@ hw.simplex = (into, heads) => {
       places[2 * i + 1] = p[1];
       order.push([p[2], i]);
     }
-    order.sort((p, q) => q[0] - p[0]);
+    order.sort((p, q) => p[0] - q[0]);
     for (const [, i] of order) {
       const strong = heads.picked(i) || i === hovered;
       hw.marks.paint(c, heads.shape(i, step), places[2 * i], places[2 * i + 1], strong ? radius * 1.6 : radius, heads.colour(i, step), strong ? hw.theme.colour("ink") : edge);
@@ -150,8 +171,7 @@ hw.simplex = (into, heads) => {
     if (drag) {
       const [dx, dy] = [e.clientX - drag.x, e.clientY - drag.y];
       if (!drag.moved && Math.hypot(dx, dy) < 4) return;
-      view.yaw -= dx * 0.008;
-      view.pitch = Math.max(-1.57, Math.min(view.pitch + dy * 0.008, 1.57));
+      turn(dx * 0.008, dy * 0.008);
       drag = { x: e.clientX, y: e.clientY, moved: true };
       hw.hint();
       draw();
@@ -163,7 +183,7 @@ hw.simplex = (into, heads) => {
   });
   canvas.addEventListener("pointerleave", () => { hovered = -1; hw.hint(); draw(); });
   canvas.addEventListener("wheel", (e) => { if (e.ctrlKey) { e.preventDefault(); zoom(Math.exp(-e.deltaY * 0.003)); draw(); } }, { passive: false });
-  const keys = { ArrowLeft: () => (view.yaw += 0.12), ArrowRight: () => (view.yaw -= 0.12), ArrowUp: () => (view.pitch += 0.12), ArrowDown: () => (view.pitch -= 0.12), "+": () => zoom(1.25), "-": () => zoom(0.8) };
+  const keys = { ArrowLeft: () => turn(-0.12, 0), ArrowRight: () => turn(0.12, 0), ArrowUp: () => turn(0, -0.12), ArrowDown: () => turn(0, 0.12), "+": () => zoom(1.25), "-": () => zoom(0.8) };
   canvas.addEventListener("keydown", (e) => { if (keys[e.key]) { keys[e.key](); e.preventDefault(); draw(); } });
   new ResizeObserver(draw).observe(canvas);
   hw.theme.listen(draw);

@@ -64,7 +64,7 @@ hw.table = (into, { columns, count, page = 50, onpick = () => {}, picked = () =>
     body.replaceChildren(...order.slice(start, start + page).map((row) => {
       const cells = columns.map((c) => {
         const value = c.value(row);
-        return hw.el("td", { class: c.number ? "number" : "" }, c.number && !c.text ? hw.number(value) : c.text ? c.text(value) : String(value ?? ""));
+        return hw.el("td", { class: c.number ? "number" : "", title: c.number ? "" : String(value ?? "") }, c.number && !c.text ? hw.number(value) : c.text ? c.text(value) : String(value ?? ""));
       });
       return hw.el("tr", { class: picked(row) ? "picked" : "", onclick: () => onpick(row), "data-row": String(row) }, cells);
     }));

@@ -1,0 +1,65 @@
+"use strict";
+// The run as the figures see it: kinds of measurement, the chosen snapshot, the marked heads, how heads are told apart.
+const hr = (() => {
+  const typeNames = ["II", "I+", "I−"];
+  const typeShapes = ["circle", "triangle-up", "triangle-down"];
+  const typeColours = ["two", "plus", "minus"];
+
+  /** Heads × steps of one kind; matrices are flat, one row of heads per step. */
+  function kindOf(name, facts, matrices) {
+    const kind = {
+      name, ...facts, matrices, count: facts.labels.length,
+      layers: [...new Set(facts.layer)],
+      has: (key) => key in kind.matrices,
+      value: (key, s, i) => kind.matrices[key]?.[s * kind.count + i] ?? NaN,
+      row: (key, s) => kind.matrices[key]?.subarray(s * kind.count, (s + 1) * kind.count) ?? new Float32Array(kind.count).fill(NaN),
+      line: (key, i) => Array.from(kind.steps, (_, s) => kind.value(key, s, i)),
+      index: new Map(facts.labels.map((label, i) => [label, i])),
+      /** The last snapshot at or before a step. */
+      at: (step) => kind.steps.findLastIndex((x) => x <= step),
+    };
+    return kind;
+  }
+
+  async function load() {
+    for (const [name, facts] of Object.entries(hw.data.kinds)) {
+      const matrices = {};
+      for (const key of facts.keys) matrices[key] = await hw.array(`${name}/${key}`);
+      hr.kinds[name] = kindOf(name, facts, matrices);
+    }
+    hr.main = hr.kinds.profile ?? hr.kinds.signature;
+    hr.step = hw.signal(hr.main.steps.at(-1));
+  }
+
+  const metric = (key) => hw.data.metrics[key] ?? hw.data.metrics[key.replace(/_std$/, "")] ?? { title: key, meaning: "", change: "", cost: "" };
+  const title = (key) => (key === "beyond_null" ? "beyond chance" : metric(key).title + (key.endsWith("_std") ? " (std over documents)" : ""));
+  /** What the registry says about a metric, in one paragraph. */
+  function explain(key) {
+    const m = metric(key);
+    const range = `Range ${m.low ?? "−∞"} to ${m.high ?? "∞"}${m.unit && m.unit !== "1" ? ` ${m.unit}` : ""}.`;
+    const alone = key === "theta_distance" ? " It starts near 0 because M, where chance puts a head, lies on Θ." : "";
+    return `${m.meaning} ${m.change} ${range}${alone} Cost: ${m.cost}.`;
+  }
+
+  const colouring = hw.signal("type");
+  const picked = hw.signal(new Set());
+  const hidden = hw.signal(new Set());
+  const layerFilter = hw.signal("all");
+
+  const typeOf = (kind, s, i) => kind.value("head_type", s, i);
+  const layerPlace = (kind, i) => kind.layers.indexOf(kind.layer[i]);
+  const groupOf = (kind, s, i) => (colouring.get() === "type" ? typeOf(kind, s, i) : layerPlace(kind, i));
+  const colourOf = (group, n) => (colouring.get() === "layer" ? hw.marks.depth(group, n) : hw.theme.colour(typeColours[group] ?? "faint"));
+  const shapeOf = (group) => (colouring.get() === "layer" ? hw.marks.layerShape(group) : typeShapes[group] ?? "cross");
+
+  function pick(label) {
+    const next = new Set(picked.get());
+    if (!next.delete(label)) next.add(label);
+    picked.set(next);
+  }
+
+  return {
+    kinds: {}, main: null, step: null, load, kindOf, metric, title, explain, colouring, picked, hidden, layerFilter, pick,
+    typeNames, typeShapes, typeColours, typeOf, layerPlace, groupOf, colourOf, shapeOf, grown: hw.signal(0),
+  };
+})();
