@@ -17,8 +17,8 @@ _NOISE = 16 * torch.finfo(torch.float64).eps
 def core_statistics(K: Tensor, edge: float) -> dict[str, Tensor]:
     """Every statistic of every core.
 
-    a = ‖T‖²/‖L‖² from the core itself; b, c and d from the lobes of the symmetric part; PR from Σh⁴ = ‖K Kᵀ‖² and SR from
-    the largest eigenvalue of K Kᵀ, so no singular value is computed.
+    a = ‖T‖²/‖L‖² from the core itself; b, c and d from the lobes of the symmetric part; PR from Σh⁴ = ‖K Kᵀ‖² and SR
+    from the largest eigenvalue of K Kᵀ, so no singular value is computed.
 
     Args:
         K: see :mod:`headwatch.cores`; float64, shape ``(heads, n, m)``.

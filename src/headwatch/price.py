@@ -63,4 +63,4 @@ class Price:
         per_snapshot = self._counted / self._snapshots
         if per_step <= 0:
             return 1
-        return max(1, math.ceil(per_snapshot / (self.max_overhead * every_n * per_step)))
+        return max(1, math.ceil(per_snapshot / (self.max_overhead * every_n * per_step) - 1e-6))

@@ -1,0 +1,8 @@
+"""Compare runs: which heads moved differently, where, when, and whether that is more than chance."""
+
+from __future__ import annotations
+
+from headwatch.comparison.compare import compare
+from headwatch.comparison.comparison import Comparison
+
+__all__ = ["Comparison", "compare"]

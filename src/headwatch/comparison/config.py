@@ -8,10 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["NOT_SET", "config_of", "differences", "flatten", "group_labels", "seed_of"]
+__all__ = ["NOT_SET", "config_of", "differences", "flatten", "group_labels", "groups_but_for_seeds", "seed_of"]
 
 NOT_SET = "(not set)"
 _SEEDS = frozenset({"seed", "seed_everything", "random_seed", "global_seed"})
+_FOLLOWS = frozenset(
+    {"n_parameters", "n_kv_heads"}
+)  # differ with the model's other sizes, and would only lengthen names
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -39,7 +42,10 @@ def differences(configs: Sequence[Mapping[str, str]], labels: Sequence[str]) -> 
     """Keys on which the runs differ: column ``key``, then one column per run; null where a run lacks the key."""
     keys = sorted({key for config in configs for key in config})
     differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
-    columns = {label: pa.array([c.get(key) for key in differing], pa.string()) for label, c in zip(labels, configs, strict=True)}
+    columns = {
+        label: pa.array([c.get(key) for key in differing], pa.string())
+        for label, c in zip(labels, configs, strict=True)
+    }
     return pa.table({"key": pa.array(differing, pa.string()), **columns})
 
 
@@ -72,4 +78,23 @@ def _resolve(configs: Sequence[Mapping[str, str]], key: str) -> str:
         return endings[0]
     differing = [name for name in known if len({config.get(name) for config in configs}) > 1]
     said = f"{key!r} could be any of {', '.join(endings)}" if endings else f"no run has the key {key!r}"
-    raise ValueError(f"group_by: {said}; expected a dotted key such as {', '.join((differing or known)[:12]) or '(none)'}.")
+    raise ValueError(
+        f"group_by: {said}; expected a dotted key such as {', '.join((differing or known)[:12]) or '(none)'}."
+    )
+
+
+def groups_but_for_seeds(configs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Group names of runs that differ in more than their seeds; one group, "all runs", when they do not.
+
+    >>> groups_but_for_seeds([{"lr": "1", "seed": "0"}, {"lr": "1", "seed": "1"}, {"lr": "2", "seed": "0"}])
+    ['lr=1', 'lr=1', 'lr=2']
+    """
+    keys = sorted({key for config in configs for key in config if key.rsplit(".", 1)[-1] not in _SEEDS | _FOLLOWS})
+    differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
+    if not differing:
+        return ["all runs"] * len(configs)
+    return [", ".join(f"{_short(key)}={config.get(key, NOT_SET)}" for key in differing) for config in configs]
+
+
+def _short(key: str) -> str:
+    return key.removeprefix("model.")

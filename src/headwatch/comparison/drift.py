@@ -9,7 +9,17 @@ from headwatch.comparison.trajectories import PI, Array, Trajectories
 
 __all__ = ["COLUMNS", "drift_table", "first_step_below", "parity_changes", "path_length"]
 
-COLUMNS = (*PI, "norm", "pairing", "theta_distance", "theta_position", "stable_rank", "parity", "beyond_null", "left_null_step")
+COLUMNS = (
+    *PI,
+    "norm",
+    "pairing",
+    "theta_distance",
+    "theta_position",
+    "stable_rank",
+    "parity",
+    "beyond_null",
+    "left_null_step",
+)
 """Columns of a profile table that the statistics are made from."""
 
 _ENDS = (*PI, "theta_distance", "theta_position", "stable_rank", "pairing")
@@ -64,7 +74,9 @@ def path_length(pi: Array) -> Array:
     Returns:
         Shape ``(H,)``.
     """
-    return np.array([np.linalg.norm(np.diff(way[~np.isnan(way).any(-1)], axis=0), axis=-1).sum() for way in pi.swapaxes(0, 1)])
+    return np.array(
+        [np.linalg.norm(np.diff(way[~np.isnan(way).any(-1)], axis=0), axis=-1).sum() for way in pi.swapaxes(0, 1)]
+    )
 
 
 def first_step_below(steps: Array, values: Array, bound: float) -> Array:

@@ -47,7 +47,9 @@ class Deal:
 
 def deals(layers: Sequence[Deal], permutations: int, rng: np.random.Generator) -> Array:
     """Total cost over layers in random deals, shape ``(permutations,)``."""
-    return np.array([sum(deal.cost(rng.permutation(len(deal.distance))) for deal in layers) for _ in range(permutations)])
+    return np.array(
+        [sum(deal.cost(rng.permutation(len(deal.distance))) for deal in layers) for _ in range(permutations)]
+    )
 
 
 def p_value(layers: Sequence[Deal], permutations: int, rng: np.random.Generator) -> tuple[float, float]:

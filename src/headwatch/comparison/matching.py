@@ -166,11 +166,22 @@ def _match_group(runs: Sequence[Candidate], members: list[int], tests: Tests) ->
     pools = {layer: _pool(runs, [reference, *free], layer) for layer in sizes}
     for r in free:
         for layer in runs[r].layers:
-            scope = choose_scope(reference, r, free, layer, sizes, tests.level)
+            scope = choose_scope(reference, r, _one_per_seed(runs, free, r), layer, sizes, tests.level)
             if scope:
                 tests.ask(scope, pools)
             rows.append(_by_assignment(runs, r, reference, layer, scope))
     return rows
+
+
+def _one_per_seed(runs: Sequence[Candidate], free: Sequence[int], run: int) -> list[int]:
+    """Runs that chance may deal among, ``run`` with them: two runs of one seed are no two draws."""
+    seen = {runs[run].seed} - {None}
+    chosen = [run]
+    for other in free:
+        if other != run and runs[other].seed not in seen:
+            chosen.append(other)
+            seen |= {runs[other].seed} - {None}
+    return sorted(chosen)
 
 
 def _by_index(runs: Sequence[Candidate], run: int, reference: int, layer: int) -> _Layer:

@@ -42,7 +42,7 @@ def choose_scope(
     """The most local test whose smallest p-value is within ``level``; None when even all layers and runs are too few.
 
     Args:
-        free: runs without the reference's seed, ``run`` among them.
+        free: runs of seeds other than the reference's, one per seed, ``run`` among them.
         heads: heads per layer.
     """
     pair, everyone = (reference, run), (reference, *free)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from headwatch.heads.headmap import Projection, Rows, Term
 
@@ -22,8 +23,9 @@ def is_linear(module: nn.Module | None) -> bool:
 
 def shape(module: nn.Module) -> tuple[int, int]:
     """(out, in) of a linear-like module."""
-    out, in_ = _base(module).weight.shape
-    return (in_, out) if type(_base(module)).__name__ in _IN_OUT else (out, in_)
+    base = _base(module)
+    out, in_ = cast("Tensor", base.weight).shape if base is not None else (0, 0)
+    return (in_, out) if type(base).__name__ in _IN_OUT else (out, in_)
 
 
 def projection(module: nn.Module, name: str, index: np.ndarray) -> Projection:

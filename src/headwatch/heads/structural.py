@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +16,23 @@ from headwatch.heads.names import named_modules
 
 __all__ = ["structural_sites"]
 
-_QUERY = ("q_proj", "query", "q_lin", "query_proj", "to_q", "wq", "q", "W_q", "w_q", "Wq", "linear_q", "queries", "q_linear", "proj_q", "fc_q", "query_layer", "q_net", "query_projection")  # fmt: skip
-_KEY = ("k_proj", "key", "k_lin", "key_proj", "to_k", "wk", "k", "W_k", "w_k", "Wk", "linear_k", "keys", "k_linear", "proj_k", "fc_k", "key_layer", "k_net", "key_projection")  # fmt: skip
-_KEY_VALUE = ("to_kv", "kv_proj", "kv", "Wkv", "wkv")
-_FUSED = ("c_attn", "qkv", "qkv_proj", "Wqkv", "in_proj", "to_qkv", "in_proj_qkv", "qkv_linear", "query_key_value", "qkv_projection", "proj_qkv", "wqkv")  # fmt: skip
-_TENSORS = (("W_Q", "_W_K"), ("W_Q", "W_K"), ("W_q", "W_k"), ("w_q", "w_k"), ("wq", "wk"), ("Wq", "Wk"), ("q_weight", "k_weight"), ("query", "key"))  # fmt: skip
+# One convention per column: a query name pairs with the key name at the same place.
+_QUERY = (
+    "q_proj query q_lin query_proj to_q wq q W_q w_q Wq linear_q queries q_linear proj_q fc_q query_layer q_net "
+    "query_projection"
+).split()
+_KEY = (
+    "k_proj key k_lin key_proj to_k wk k W_k w_k Wk linear_k keys k_linear proj_k fc_k key_layer k_net key_projection"
+).split()
+_KEY_VALUE = ["to_kv", "kv_proj", "kv", "Wkv", "wkv"]
+_FUSED = (
+    "c_attn qkv qkv_proj Wqkv in_proj to_qkv in_proj_qkv qkv_linear query_key_value qkv_projection proj_qkv wqkv"
+).split()
+_TENSORS = [
+    *(("W_Q", "_W_K"), ("W_Q", "W_K"), ("W_q", "W_k"), ("w_q", "w_k"), ("wq", "wk"), ("Wq", "Wk")),
+    *(("q_weight", "k_weight"), ("query", "key")),
+]
+_LATENT_SIZES = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_heads", "kv_lora_rank")
 _CROSS = ("cross", "encoder_attn", "enc_dec", "encdec", "encoder_decoder", "multihead_attn", "q_attn")
 
 
@@ -46,7 +58,7 @@ _Rule = Callable[[nn.Module, str, Counts], "_Found | None"]
 
 
 def structural_sites(model: nn.Module) -> tuple[list[Site], list[LeftOut]]:
-    """Every self-attention module that the rules know, in registration order, and what looks like attention but is not taken."""
+    """Every self-attention module that the rules know, in registration order, and by name what they do not take."""
     sites: list[Site] = []
     left_out: list[LeftOut] = []
     seen: dict[int, int | None] = {}
@@ -135,8 +147,9 @@ def _site(found: _Found, name: str, layer: int) -> Site:
     )
 
 
-def _child(module: nn.Module, names: tuple[str, ...]) -> tuple[str, nn.Module] | None:
-    return next(((name, module._modules[name]) for name in names if is_linear(module._modules.get(name))), None)  # type: ignore[misc]
+def _child(module: nn.Module, names: Sequence[str]) -> tuple[str, nn.Module] | None:
+    children = ((name, module._modules.get(name)) for name in names)
+    return next(((name, child) for name, child in children if child is not None and is_linear(child)), None)
 
 
 def _dotted(name: str, child: str) -> str:
@@ -151,7 +164,7 @@ def _resolve(counts: Counts, q_rows: int, k_rows: int) -> tuple[int, int, int]:
         d_head = counts.d_head
     else:
         raise _Unclear(
-            f"{q_rows} query rows, but no head count that divides them (n_heads={counts.n_heads}, d_head={counts.d_head})"
+            f"{q_rows} query rows, but no count that divides them (n_heads={counts.n_heads}, d_head={counts.d_head})"
         )
     if k_rows % d_head or q_rows % k_rows:
         raise _Unclear(f"{q_rows} query rows and {k_rows} key rows do not fit heads of {d_head} rows")
@@ -247,24 +260,21 @@ def _fused_layout(
 
 def _latent(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     """DeepSeek's multi-head latent attention: the part of every head that carries no position."""
-    sizes = [
-        getattr(module, key, None)
-        for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_heads", "kv_lora_rank")
-    ]
-    if not all(isinstance(size, int) for size in sizes) or not is_linear(module._modules.get("kv_b_proj")):
+    down = module._modules.get("kv_a_proj_with_mqa")
+    if down is None or not is_linear(down) or not is_linear(module._modules.get("kv_b_proj")):
         return None
-    nope, rope, value, heads, rank = sizes  # type: ignore[misc]
+    nope, rope, value, heads, rank = (int(getattr(module, key)) for key in _LATENT_SIZES)
     q_index = np.arange(heads * (nope + rope)).reshape(heads, nope + rope)[:, :nope]
     k_index = np.arange(heads * (nope + value)).reshape(heads, nope + value)[:, :nope]
     query = _query_of_latent(module, name, q_index)
-    if query is None or not is_linear(module._modules.get("kv_a_proj_with_mqa")):
+    if query is None:
         return None
-    down = Rows(_dotted(name, "kv_a_proj_with_mqa.weight"), index=np.arange(rank))
+    latent = Rows(_dotted(name, "kv_a_proj_with_mqa.weight"), index=np.arange(rank))
     key = Term(
         (Rows(_dotted(name, "kv_b_proj.weight"), index=k_index), down),
         gain=Gain(_dotted(name, "kv_a_layernorm.weight")),
     )
-    N = shape(module._modules["kv_a_proj_with_mqa"])[1]  # type: ignore[arg-type]
+    N = shape(down)[1]
     return _Found(heads, heads, nope, query, Projection((key,)), N, "multi-source (MLA)", ("mla_nope",))
 
 

@@ -245,9 +245,14 @@ def _attend(
     largest = torch.where(counts > 0, top, -torch.inf).amax((-2, -1))
     weights = scores.sub_(top).exp()
     total = weights.sum(-1, keepdim=True)
-    tilt = scores.mul_(weights).sum(-1, keepdim=True)
-    entropy = ((total.log() - tilt / total) * counts).sum((-2, -1))
-    return weights.mul_(counts / total), entropy, largest
+    weights.mul_(counts / total)
+    entropy = (total.log() * counts).sum((-2, -1)) - _dot(weights, scores)
+    return weights, entropy, largest
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Σ a·b over the last two dimensions, without a product in memory."""
+    return (a.flatten(-2)[..., None, :] @ b.flatten(-2)[..., :, None])[..., 0, 0]
 
 
 def _added(product: _Product | None, block: Block, mask: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -22,8 +22,6 @@ _SAME = frozenset(
 _VIEWS = frozenset(
     "view reshape unsqueeze unsqueeze_ squeeze flatten unflatten expand view_as reshape_as expand_as".split()
 )
-    ["view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten", "expand", "view_as", "reshape_as", "expand_as", "unsqueeze_"]
-)
 _PERMUTES = frozenset(["transpose", "permute", "swapaxes", "swapdims", "movedim", "__get__"])
 _PLUS = frozenset(["add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub__", "__isub__"])
 _TIMES = frozenset(["mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"])

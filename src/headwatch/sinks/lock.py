@@ -8,6 +8,7 @@ import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+_HELD: set[Path] = set()  # directories that this process writes to
 _STALE_AFTER = 300.0  # seconds without a heartbeat, for a writer on another host
 
 
@@ -67,6 +68,7 @@ class RunLock:
             try:
                 with open(self.path, "x") as file:
                     file.write(me)
+                _HELD.add(self.path.absolute())
                 return
             except FileExistsError:
                 self._remove_if_stale()
@@ -78,6 +80,7 @@ class RunLock:
 
     def release(self) -> None:
         """Give the lock back if it is ours."""
+        _HELD.discard(self.path.absolute())
         if self._owner() == _this_process():
             self.path.unlink(missing_ok=True)
 
@@ -99,6 +102,8 @@ class RunLock:
 
     def _stale(self, owner: _Owner) -> bool:
         me = _this_process()
+        if owner == me:  # an object of ours that was dropped without a close
+            return self.path.absolute() not in _HELD
         if owner.host != me.host:
             return self._age() > _STALE_AFTER
         return owner.boot != me.boot or not _alive(owner.pid, owner.started)

@@ -21,13 +21,13 @@ hw.plotly = (() => {
 hw.layout = (more = {}) => {
   const c = hw.theme.colour;
   const axis = { gridcolor: c("line"), zerolinecolor: c("line"), linecolor: c("faint"), tickcolor: c("faint"), automargin: true };
-  const { xaxis, yaxis, ...rest } = more;
+  const { xaxis, yaxis, margin, ...rest } = more;
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: c("ink"), family: "system-ui, sans-serif", size: 13 },
     hoverlabel: { bgcolor: c("card"), bordercolor: c("faint"), font: { color: c("ink") }, align: "left" },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: c("faint"), activecolor: c("accent") },
-    margin: { l: 62, r: 18, t: 46, b: 48 }, hovermode: "closest", showlegend: true,
+    margin: { l: 62, r: 18, t: 46, b: 48, ...margin }, hovermode: "closest", showlegend: true,
     legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
