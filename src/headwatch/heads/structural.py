@@ -16,18 +16,23 @@ from headwatch.heads.names import named_modules
 
 __all__ = ["structural_sites"]
 
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 # One convention per column: a query name pairs with the key name at the same place.
-_QUERY = (
+_QUERY = _words(
     "q_proj query q_lin query_proj to_q wq q W_q w_q Wq linear_q queries q_linear proj_q fc_q query_layer q_net "
     "query_projection"
-).split()
-_KEY = (
+)
+_KEY = _words(
     "k_proj key k_lin key_proj to_k wk k W_k w_k Wk linear_k keys k_linear proj_k fc_k key_layer k_net key_projection"
-).split()
+)
 _KEY_VALUE = ["to_kv", "kv_proj", "kv", "Wkv", "wkv"]
-_FUSED = (
+_FUSED = _words(
     "c_attn qkv qkv_proj Wqkv in_proj to_qkv in_proj_qkv qkv_linear query_key_value qkv_projection proj_qkv wqkv"
-).split()
+)
 _TENSORS = [
     *(("W_Q", "_W_K"), ("W_Q", "W_K"), ("W_q", "W_k"), ("w_q", "w_k"), ("wq", "wk"), ("Wq", "Wk")),
     *(("q_weight", "k_weight"), ("query", "key")),
@@ -271,7 +276,7 @@ def _latent(module: nn.Module, name: str, counts: Counts) -> _Found | None:
         return None
     latent = Rows(_dotted(name, "kv_a_proj_with_mqa.weight"), index=np.arange(rank))
     key = Term(
-        (Rows(_dotted(name, "kv_b_proj.weight"), index=k_index), down),
+        (Rows(_dotted(name, "kv_b_proj.weight"), index=k_index), latent),
         gain=Gain(_dotted(name, "kv_a_layernorm.weight")),
     )
     N = shape(down)[1]

@@ -15,13 +15,17 @@ from headwatch.probe.products import PRODUCTS, Args, Kwargs, ScoreTag
 __all__ = ["HIDDEN", "Scores", "name_of"]
 
 HIDDEN = -9e3  # what code of this field adds to or puts at masked pairs: -1e4, -65504, finfo.min, -inf
-_SAME = frozenset(
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SAME = _names(
     "clone contiguous to float type half bfloat16 double detach type_as alias dropout dropout_ clamp clamp_ clip "
-    "nan_to_num masked_fill masked_fill_ where maximum triu triu_ tril tril_".split()
+    "nan_to_num masked_fill masked_fill_ where maximum triu triu_ tril tril_"
 )
-_VIEWS = frozenset(
-    "view reshape unsqueeze unsqueeze_ squeeze flatten unflatten expand view_as reshape_as expand_as".split()
-)
+_VIEWS = _names("view reshape unsqueeze unsqueeze_ squeeze flatten unflatten expand view_as reshape_as expand_as")
 _PERMUTES = frozenset(["transpose", "permute", "swapaxes", "swapdims", "movedim", "__get__"])
 _PLUS = frozenset(["add", "add_", "__add__", "__radd__", "__iadd__", "sub", "sub_", "__sub__", "__isub__"])
 _TIMES = frozenset(["mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"])
