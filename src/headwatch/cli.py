@@ -62,6 +62,8 @@ def _print_version(wanted: bool) -> None:
 
 def _is_for_the_user(error: Exception) -> bool:
     """Whether our own code raised it: the same type out of a library is a bug, and a bug needs its traceback."""
+    if isinstance(error, ModuleNotFoundError) and str(error.name).startswith("headwatch"):
+        return False  # a broken installation
     return isinstance(error, OSError) or _raising_module(error.__traceback__).startswith("headwatch.")
 
 
