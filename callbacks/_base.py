@@ -52,11 +52,15 @@ class HeadMonitor(LightningCallback):
         if not 0 < max_overhead <= 1:
             raise ValueError(f"max_overhead: expected a share of training time in (0, 1], found {max_overhead!r}.")
         if name is not None and (not name or not name.replace("-", "").replace("_", "").isalnum()):
-            raise ValueError(f"name: expected letters, digits, '-' and '_', found {name!r}; it enters paths and W&B keys.")
+            raise ValueError(
+                f"name: expected letters, digits, '-' and '_', found {name!r}; it enters paths and W&B keys."
+            )
         if isinstance(include, str) or isinstance(exclude, str):
             raise ValueError("include and exclude: expected lists of patterns, found one string; write ['L03.*'].")
         if heads is not None and (include or exclude):
-            raise ValueError("heads= hands the heads over one by one; include= and exclude= select among found ones. Use one.")
+            raise ValueError(
+                "heads= hands the heads over one by one; include= and exclude= select among found ones. Use one."
+            )
         self.every_n_train_steps = every_n_train_steps
         self.early_steps = tuple(early_steps)
         self.dirpath = dirpath
@@ -188,9 +192,7 @@ class HeadMonitor(LightningCallback):
         key = repr((self.include, self.exclude, self.heads, forwards is not None))
         return self._session.head_map(
             key,
-            lambda: find_heads(
-                pl_module, probe=forwards, include=self.include, exclude=self.exclude, heads=self.heads
-            ),
+            lambda: find_heads(pl_module, probe=forwards, include=self.include, exclude=self.exclude, heads=self.heads),
         )
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:

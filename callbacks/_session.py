@@ -100,7 +100,9 @@ class Session:
             continues=stored_id if stored_id not in (None, self.run_id) else None,
         )
         store = RunStore(path, _resumed(path, info))
-        store.supersede_after(trainer.global_step or -1)  # from step 0 the run begins anew; what was there is kept, marked
+        store.supersede_after(
+            trainer.global_step or -1
+        )  # from step 0 the run begins anew; what was there is kept, marked
         return store
 
     def _sinks(self, trainer: Trainer) -> list[Sink]:
@@ -169,7 +171,9 @@ def _run_id(wandb_run: Any, stored_id: str | None) -> str:
 def _wandb_info(run: Any) -> dict[str, Any] | None:
     if run is None:
         return None
-    info: dict[str, Any] = plain({key: getattr(run, key, None) for key in ("entity", "project", "id", "name", "url", "dir")})
+    info: dict[str, Any] = plain(
+        {key: getattr(run, key, None) for key in ("entity", "project", "id", "name", "url", "dir")}
+    )
     return info
 
 

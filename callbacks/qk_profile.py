@@ -19,10 +19,10 @@ __all__ = ["QKProfileMonitor"]
 class QKProfileMonitor(HeadMonitor):
     r"""Watch every attention head's simplex profile while the model trains.
 
-    Each head carries a bilinear form L = W_Kᵀ W_Q. At due steps this callback copies W_Q and W_K of every self-attention
-    head and, off the training thread, computes the head's profile (a, b, c, d), a point of a 3-simplex, and how near it
-    lies to Θ, the profiles of rank-one forms (O'Desky, arXiv:2609.22990). Everything goes into a local store next to the
-    run, ``<dirpath>/headwatch/<run id>/``, and the numbers that people watch to Weights & Biases or any other logger.
+    Each head carries a bilinear form L = W_Kᵀ W_Q. At due steps this callback copies W_Q and W_K of every
+    self-attention head and, off the training thread, computes the head's profile (a, b, c, d), a point of a 3-simplex,
+    and how near it lies to Θ, the profiles of rank-one forms (O'Desky, arXiv:2609.22990). Everything goes into a local
+    store next to the run, ``<dirpath>/headwatch/<run id>/``, and the numbers that people watch to Weights & Biases or any other logger.
     Losses and weights are bit-identical to a run without the callback.
 
     Logged for every head as ``heads/<metric>/L03.H07``, by default:
@@ -34,9 +34,9 @@ class QKProfileMonitor(HeadMonitor):
     - ``pairing``: 1 iff the spectrum of the symmetric part is symmetric about 0; near 1 at initialisation.
     - ``drift``: distance of the profile to the head's own first snapshot.
 
-    and over all heads as ``headsum/<metric>/median``, ``/p10``, ``/p90`` and per layer ``headsum/<metric>/L03``; the share
-    of heads beyond chance as ``headsum/beyond_null/share``; the price as ``headwatch/seconds`` (seconds that the snapshot
-    blocked training) and ``headwatch/overhead`` (share of training time so far); the picture ``headwatch/simplex``. All
+    and over all heads as ``headsum/<metric>/median``, ``/p10``, ``/p90`` and per layer ``headsum/<metric>/L03``; the
+    share of heads beyond chance as ``headsum/beyond_null/share``; the price as ``headwatch/seconds`` (seconds that the
+    snapshot blocked training) and ``headwatch/overhead`` (share of training time so far); the picture ``headwatch/simplex``. All
     numbers are pure. ``headwatch.metrics.REGISTRY`` describes every metric that the store holds.
 
     Args:
@@ -110,8 +110,15 @@ class QKProfileMonitor(HeadMonitor):
     def settings(self) -> dict[str, Any]:
         """Settings that ``run.json`` records."""
         form = {"biases": self.options.biases, "norm_gain": self.options.norm_gain}
-        return {**super().settings(), **form, "displacements": list(self.options.displacements), "form": self.options.flags()}
+        return {
+            **super().settings(),
+            **form,
+            "displacements": list(self.options.displacements),
+            "form": self.options.flags(),
+        }
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The profile of every head of the map."""
-        return ProfileMeasure(head_map, lambda: named_parameters(pl_module), options=self.options, notices=session.notices)
+        return ProfileMeasure(
+            head_map, lambda: named_parameters(pl_module), options=self.options, notices=session.notices
+        )

@@ -54,7 +54,9 @@ class FormOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "displacements", tuple(self.displacements))
         if not self.displacements or any(not isinstance(d, int) or d < 0 for d in self.displacements):
-            raise ValueError(f"displacements: expected whole numbers ≥ 0, found {self.displacements!r}; (0,) is the default.")
+            raise ValueError(
+                f"displacements: expected whole numbers ≥ 0, found {self.displacements!r}; (0,) is the default."
+            )
 
     def flags(self) -> list[str]:
         """What a reader of a picture must know."""
@@ -141,7 +143,8 @@ class ProfileMeasure:
             computed = [self._columns(step, piece) for piece in pieces]
         columns = _concatenate([c for site in computed for c in site])
         flags = [
-            _joined(base, problem) for base, problem in zip(self._identity["flags"], columns.pop("problem"), strict=True)
+            _joined(base, problem)
+            for base, problem in zip(self._identity["flags"], columns.pop("problem"), strict=True)
         ]
         profile = np.stack([columns[name] for name in "abcd"], axis=1)
         columns |= self._against_null(columns)
@@ -163,8 +166,8 @@ class ProfileMeasure:
         except Exception as error:  # a head that cannot be measured is a hole in the table, never the end of training
             self._notices.say(
                 f"profile {site.module}",
-                f"layer {site.layer} ({site.module}) could not be measured at step {step}: {error}. Its heads are empty in "
-                f"this snapshot; training goes on. Exclude it with exclude=['{site.module}'] to silence this.",
+                f"layer {site.layer} ({site.module}) could not be measured at step {step}: {error}. Its heads are "
+                f"empty in this snapshot; training goes on. Exclude it with exclude=['{site.module}'] to silence this.",
             )
             return [_hole(len(site.heads)) for _ in self.options.displacements]
         if frozen is not None:
@@ -176,7 +179,9 @@ class ProfileMeasure:
         if not self._null:
             return {}
         rows = len(columns["a"])
-        out = {f"{key}_percentile": np.full(rows, np.nan) for key in NULL_KEYS} | {"beyond_null": np.zeros(rows, dtype=bool)}
+        out = {f"{key}_percentile": np.full(rows, np.nan) for key in NULL_KEYS} | {
+            "beyond_null": np.zeros(rows, dtype=bool)
+        }
         shapes = self._identity_shapes
         for shape in sorted(set(shapes)):
             here = np.array([s == shape for s in shapes])
@@ -206,7 +211,9 @@ def profile_columns(factors: CopiedFactors, options: FormOptions, displacement: 
     """Statistics of one site's heads as arrays of shape (heads,), with ``problem`` in words."""
     form = factors.factors(bias=options.biases, norm_gain=options.norm_gain, displacement=displacement)
     values: dict[str, np.ndarray] = {key: value.numpy() for key, value in statistics(form, eps=_eps(factors)).items()}
-    values["problem"] = np.array(problems(form) if np.isnan(values["a"]).any() else [""] * len(values["a"]), dtype=object)
+    values["problem"] = np.array(
+        problems(form) if np.isnan(values["a"]).any() else [""] * len(values["a"]), dtype=object
+    )
     return values
 
 

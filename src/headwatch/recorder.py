@@ -124,7 +124,9 @@ class Recorder:
             job()
         except Exception as error:  # nothing that goes wrong here may reach training
             self._error = self._error or error
-            self.notices.say(f"recorder {type(error).__name__}", f"a snapshot was lost: {type(error).__name__}: {error}")
+            self.notices.say(
+                f"recorder {type(error).__name__}", f"a snapshot was lost: {type(error).__name__}: {error}"
+            )
 
     def _raise_if_asked(self) -> None:
         if self._raise_errors and self._error is not None:
@@ -153,8 +155,8 @@ class Recorder:
             self._error = self._error or error
             self.notices.say(
                 "store",
-                f"the store at {self.store.path} could not be written at step {snapshot.step}: {error}. Training goes on, and "
-                "so do the other sinks; every later snapshot is tried again. Free some space, or check the directory.",
+                f"the store at {self.store.path} could not be written at step {snapshot.step}: {error}. Training goes on, "
+                "and so do the other sinks; every later snapshot is tried again. Free some space, or check the directory.",
             )
 
     def _arrive(
@@ -203,7 +205,9 @@ class Recorder:
         self._closed = True
         self._do(lambda: self._end(status))
         if self._worker is not None and not self._worker.close(timeout):
-            self.notices.say("close", f"the worker did not end within {timeout:.0f} s; the last snapshots may be missing.")
+            self.notices.say(
+                "close", f"the worker did not end within {timeout:.0f} s; the last snapshots may be missing."
+            )
         self._raise_if_asked()
 
     def _end(self, status: str) -> None:
@@ -248,7 +252,8 @@ class _Breaker:
             self._notices.say(f"sink {self._sink.name}", f"{self._sink.name} failed at {what}: {error}. {_ELSEWHERE}")
             if self._failures == _OFF_AFTER:
                 self._notices.say(
-                    f"sink {self._sink.name} off", f"{self._sink.name} failed {_OFF_AFTER} times in a row and is off. {_ELSEWHERE}"
+                    f"sink {self._sink.name} off",
+                    f"{self._sink.name} failed {_OFF_AFTER} times in a row and is off. {_ELSEWHERE}",
                 )
             if self._raise_errors:
                 raise

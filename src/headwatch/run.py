@@ -75,7 +75,9 @@ def _read_info(directory: Path) -> dict[str, Any]:
     try:
         info = json.loads((directory / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise StoreError(f"{directory / 'run.json'} cannot be read ({error}). Restore it, or leave this run out.") from error
+        raise StoreError(
+            f"{directory / 'run.json'} cannot be read ({error}). Restore it, or leave this run out."
+        ) from error
     if not isinstance(info, dict):
         raise StoreError(f"{directory / 'run.json'} is not a JSON object. Restore it, or leave this run out.")
     return info
@@ -177,7 +179,11 @@ def _read_folder(directory: Path, schema: pa.Schema) -> pa.Table:
     pieces = _without_compacted_copies([(part, _read_part(part, schema)) for part in parts])
     if not pieces:
         return schema.empty_table()
-    order = [(name, "ascending") for name in ("step", "layer", "head", "displacement", "document", "position") if name in schema.names]
+    order = [
+        (name, "ascending")
+        for name in ("step", "layer", "head", "displacement", "document", "position")
+        if name in schema.names
+    ]
     return pa.concat_tables(pieces).sort_by(order)
 
 
@@ -185,8 +191,12 @@ def _read_part(part: Part, schema: pa.Schema) -> pa.Table:
     try:
         table = pq.read_table(part.path)
     except pa.ArrowInvalid as error:
-        raise StoreError(f"{part.path} is not a readable Parquet file ({error}). Delete it to read the rest.") from error
-    arrays = [table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema]
+        raise StoreError(
+            f"{part.path} is not a readable Parquet file ({error}). Delete it to read the rest."
+        ) from error
+    arrays = [
+        table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema
+    ]
     return pa.table(arrays, schema=schema)
 
 

@@ -47,7 +47,9 @@ def signature_schema() -> pa.Schema:
     return pa.schema([*_IDENTITY, *metrics, *_CONTEXT])
 
 
-SUMMARY_SCHEMA = pa.schema([pa.field("step", pa.int64()), pa.field("key", pa.string()), pa.field("value", pa.float64())])
+SUMMARY_SCHEMA = pa.schema(
+    [pa.field("step", pa.int64()), pa.field("key", pa.string()), pa.field("value", pa.float64())]
+)
 
 TOKENS_SCHEMA = pa.schema(
     [
@@ -99,7 +101,9 @@ class Snapshot:
         table = self.heads
         for name, value in columns.items():
             place = table.schema.get_field_index(name)
-            table = table.set_column(place, table.schema.field(name), constant(value, table.num_rows, table.schema.field(name).type))
+            table = table.set_column(
+                place, table.schema.field(name), constant(value, table.num_rows, table.schema.field(name).type)
+            )
         return replace(self, heads=table)
 
     def with_flags(self, flags: Sequence[str]) -> Snapshot:
@@ -109,7 +113,9 @@ class Snapshot:
         old = [(text or "").split(",") for text in self.heads["flags"].to_pylist()]
         new = [",".join(filter(None, [*own, *flags])) for own in old]
         place = self.heads.schema.get_field_index("flags")
-        return replace(self, heads=self.heads.set_column(place, self.heads.schema.field("flags"), pa.array(new, pa.string())))
+        return replace(
+            self, heads=self.heads.set_column(place, self.heads.schema.field("flags"), pa.array(new, pa.string()))
+        )
 
 
 def constant(value: object, length: int, type_: pa.DataType) -> pa.Array:
@@ -132,10 +138,7 @@ def heads_table(kind: Kind, columns: Mapping[str, object]) -> pa.Table:
     if unknown:
         raise KeyError(f"not columns of a {kind} snapshot: {sorted(unknown)}")
     length = len(next(iter(columns.values())))  # type: ignore[arg-type]
-    arrays = [
-        _column(columns[f.name], f.type) if f.name in columns else pa.nulls(length, f.type)
-        for f in schema
-    ]
+    arrays = [_column(columns[f.name], f.type) if f.name in columns else pa.nulls(length, f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 

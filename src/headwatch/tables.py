@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
     import pandas
     import polars
+
+_Frame = TypeVar("_Frame")
 
 __all__ = ["HeadTable", "to_pandas", "to_polars"]
 
@@ -37,7 +40,7 @@ def to_polars(table: pa.Table) -> polars.DataFrame:
     return _needs("polars", convert)
 
 
-def _needs(package: str, convert: Any) -> Any:
+def _needs(package: str, convert: Callable[[], _Frame]) -> _Frame:
     try:
         return convert()
     except ImportError as error:
@@ -81,15 +84,26 @@ class HeadTable:
         return "\n".join([_HEADER, *lines, *left])
 
 
-_SHOWN = ["layer", "head", "a", "b", "c", "d", "theta_distance", "theta_position", "stable_rank", "pairing", "head_type", "status", "flags"]
-_HEADER = f"{'head':8} {'a':>6} {'b':>6} {'c':>6} {'d':>6} {'dist Θ':>7} {'pos Θ':>6} {'st.rank':>7} {'pairing':>7} type  status"
+_NUMBERS = {
+    "a": ("a", 6, 3),
+    "b": ("b", 6, 3),
+    "c": ("c", 6, 3),
+    "d": ("d", 6, 3),
+    "theta_distance": ("dist Θ", 7, 4),
+    "theta_position": ("pos Θ", 6, 2),
+    "stable_rank": ("st.rank", 7, 2),
+    "pairing": ("pairing", 7, 3),
+}
+_SHOWN = ["layer", "head", *_NUMBERS, "head_type", "status", "flags"]
+_HEADER = " ".join([f"{'head':8}", *(f"{title:>{width}}" for title, width, _ in _NUMBERS.values()), "type  status"])
 
 
 def _row_text(row: dict[str, Any]) -> str:
     name = f"L{row['layer']:02d}.H{row['head']:02d}"
-    shares = " ".join(_number(row[key], 6, 3) for key in "abcd")
-    rest = f"{_number(row['theta_distance'], 7, 4)} {_number(row['theta_position'], 6, 2)} {_number(row['stable_rank'], 7, 2)} {_number(row['pairing'], 7, 3)}"
-    return f"{name:8} {shares} {rest} {row['head_type'] or '-':4}  {row['status']}{' ' if row['flags'] else ''}{row['flags']}"
+    numbers = [_number(row[key], width, digits) for key, (_, width, digits) in _NUMBERS.items()]
+    return " ".join(
+        [f"{name:8}", *numbers, f"{row['head_type'] or '-':4} ", row["status"], row["flags"] or ""]
+    ).rstrip()
 
 
 def _number(value: float | None, width: int, digits: int) -> str:

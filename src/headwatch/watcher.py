@@ -137,8 +137,8 @@ class Watcher:
             self.off = True
             notices.say(
                 f"{self.name} off",
-                f"the {self.name} monitor failed {_OFF_AFTER} times in a row, last at step {moment.step} ({said}), and is off "
-                "for the rest of this run.",
+                f"the {self.name} monitor failed {_OFF_AFTER} times in a row, last at step {moment.step} ({said}), "
+                "and is off for the rest of this run.",
             )
 
     def _keep_to_budget(self, step: int) -> None:
@@ -150,7 +150,7 @@ class Watcher:
         if self.recorder is not None:
             self.recorder.notices.say(
                 f"{self.name} stretch",
-                f"the {self.name} monitor would cost more than max_overhead={self.price.max_overhead:g} of training time, so "
-                f"from step {step} it measures every {schedule.interval} steps instead of {schedule.every_n_train_steps}, "
-                "and less often still if need be.",
+                f"the {self.name} monitor would cost more than max_overhead={self.price.max_overhead:g} of training time, "
+                f"so from step {step} it measures every {schedule.interval} steps instead of "
+                f"{schedule.every_n_train_steps}, and less often still if need be.",
             )

@@ -16,7 +16,8 @@ class Worker:
     """Runs jobs in order on one thread.
 
     Args:
-        capacity: jobs that may wait; :meth:`submit` blocks while the queue is full, so nothing is dropped and memory stays bounded.
+        capacity: jobs that may wait; :meth:`submit` blocks while the queue is full, so nothing is dropped and memory
+            stays bounded.
         idle: called about every ``idle_seconds`` while nothing is to do.
 
     A job must not raise: whoever submits it catches what can go wrong and says so.

@@ -13,6 +13,7 @@ from torch import nn
 
 import headwatch
 from headwatch.callbacks import QKProfileMonitor
+from headwatch.callbacks._session import Session
 from headwatch.heads import NoAttentionError
 
 EARLY = [0, 1, 2, 4, 8]
@@ -45,7 +46,9 @@ def test_the_last_snapshot_is_the_profile_of_the_trained_weights(tmp_path):
     for row in last.itertuples():
         attention = model.blocks[row.layer].attention
         rows_of_head = slice(row.head * 8, row.head * 8 + 8)
-        expected = dense_profile(attention.q_proj.weight[rows_of_head].detach(), attention.k_proj.weight[rows_of_head].detach())
+        expected = dense_profile(
+            attention.q_proj.weight[rows_of_head].detach(), attention.k_proj.weight[rows_of_head].detach()
+        )
         np.testing.assert_allclose([row.a, row.b, row.c, row.d], expected, atol=1e-9)
         assert row.module == f"blocks.{row.layer}.attention"
         assert row.status == "proven"
@@ -116,7 +119,9 @@ class TestResume:
     def test_goes_on_without_gap_or_duplicate(self, tmp_path):
         checkpoint = ModelCheckpoint(tmp_path / "ckpt", save_top_k=-1, every_n_train_steps=4)
         pl.seed_everything(3)
-        trainer(tmp_path, [QKProfileMonitor(5), checkpoint], enable_checkpointing=True, max_steps=12).fit(Tiny(), batches())
+        trainer(tmp_path, [QKProfileMonitor(5), checkpoint], enable_checkpointing=True, max_steps=12).fit(
+            Tiny(), batches()
+        )
         first = headwatch.load(tmp_path)
         assert first.steps() == [0, 1, 2, 4, 5, 8, 10, 12]
         [path] = (tmp_path / "ckpt").glob("*step=8.ckpt")
@@ -199,17 +204,22 @@ def test_frozen_layers_are_measured_and_marked(tmp_path):
     assert rows[rows.layer == 1].groupby("head").a.nunique().gt(5).all()
 
 
-def test_a_head_that_turns_nan_is_isolated(tmp_path):
-    class Poisons(Tiny):
-        def on_train_batch_end(self, outputs, batch, batch_idx):
-            if self.global_step == 5:
-                with torch.no_grad():
-                    self.blocks[1].attention.q_proj.weight[0, 0] = float("nan")
+class Poison(pl.Callback):
+    """Puts a NaN into one query head just before the snapshot of step 5."""
 
-    fit(tmp_path, QKProfileMonitor(5, on_error="raise"), model=Poisons(), max_steps=10)
-    last = headwatch.load(tmp_path).to_pandas().query("step == 10")
-    assert last[last.layer == 0].a.notna().all()
-    assert "nan" in last[(last.layer == 1) & (last["head"] == 0)]["flags"].item()
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if trainer.global_step == 5:
+            with torch.no_grad():
+                pl_module.blocks[1].attention.q_proj.weight[0, 0] = float("nan")
+
+
+def test_a_head_that_turns_nan_is_isolated(tmp_path):
+    pl.seed_everything(3)
+    trainer(tmp_path, [Poison(), QKProfileMonitor(5, on_error="raise")], max_steps=5).fit(Tiny(), batches())
+    rows = headwatch.load(tmp_path).to_pandas().query("step == 5").set_index(["layer", "head"])
+    assert rows.loc[(1, 0)].isna()[["a", "stable_rank", "theta_distance", "drift"]].all()
+    assert rows["flags"].to_dict() == {(0, 0): "", (0, 1): "", (1, 0): "nan", (1, 1): ""}
+    assert rows.drop((1, 0)).a.notna().all()
 
 
 class TestRefusals:
@@ -240,8 +250,12 @@ class TestRefusals:
             fit(tmp_path, QKProfileMonitor(), model=Plain())
 
     def test_two_alike(self, tmp_path):
-        with pytest.raises(ValueError, match="two headwatch monitors are called 'profile'.*name="):
-            trainer(tmp_path, [QKProfileMonitor(), QKProfileMonitor(every_n_train_steps=5)]).fit(Tiny(), batches())
+        with pytest.raises(RuntimeError, match="more than one stateful callback of type `QKProfileMonitor`"):
+            trainer(tmp_path, [QKProfileMonitor(), QKProfileMonitor(every_n_train_steps=5)])
+        session = Session(tmp_path)
+        session.join("profile", {}, (), True)
+        with pytest.raises(ValueError, match=r"two headwatch monitors are called 'profile'.*name="):
+            session.join("profile", {}, (), True)
 
     def test_unwritable_directory(self, tmp_path):
         (tmp_path / "file").write_text("")

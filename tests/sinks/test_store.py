@@ -171,7 +171,7 @@ class TestMessages:
     def test_broken_run_json(self, tmp_path, text):
         filled(tmp_path / "r", [0])
         (tmp_path / "r" / "run.json").write_text(text)
-        with pytest.raises(StoreError, match="run.json"):
+        with pytest.raises(StoreError, match=r"run\.json"):
             load(tmp_path / "r")
 
     def test_broken_part(self, tmp_path):
