@@ -22,8 +22,8 @@ class QKProfileMonitor(HeadMonitor):
     Each head carries a bilinear form L = W_Kᵀ W_Q. At due steps this callback copies W_Q and W_K of every
     self-attention head and, off the training thread, computes the head's profile (a, b, c, d), a point of a 3-simplex,
     and how near it lies to Θ, the profiles of rank-one forms (O'Desky, arXiv:2609.22990). Everything goes into a local
-    store next to the run, ``<dirpath>/headwatch/<run id>/``, and the numbers that people watch to Weights & Biases or any other logger.
-    Losses and weights are bit-identical to a run without the callback.
+    store next to the run, ``<dirpath>/headwatch/<run id>/``, and the numbers that people watch to Weights & Biases or
+    any other logger. Losses and weights are bit-identical to a run without the callback.
 
     Logged for every head as ``heads/<metric>/L03.H07``, by default:
 
@@ -36,8 +36,8 @@ class QKProfileMonitor(HeadMonitor):
 
     and over all heads as ``headsum/<metric>/median``, ``/p10``, ``/p90`` and per layer ``headsum/<metric>/L03``; the
     share of heads beyond chance as ``headsum/beyond_null/share``; the price as ``headwatch/seconds`` (seconds that the
-    snapshot blocked training) and ``headwatch/overhead`` (share of training time so far); the picture ``headwatch/simplex``. All
-    numbers are pure. ``headwatch.metrics.REGISTRY`` describes every metric that the store holds.
+    snapshot blocked training) and ``headwatch/overhead`` (share of training time so far); the picture
+    ``headwatch/simplex``. All numbers are pure. ``headwatch.metrics.REGISTRY`` describes every metric of the store.
 
     Args:
         every_n_train_steps: interval in optimizer steps, after the early steps.

@@ -155,8 +155,8 @@ class Recorder:
             self._error = self._error or error
             self.notices.say(
                 "store",
-                f"the store at {self.store.path} could not be written at step {snapshot.step}: {error}. Training goes on, "
-                "and so do the other sinks; every later snapshot is tried again. Free some space, or check the directory.",
+                f"the store at {self.store.path} could not be written at step {snapshot.step}: {error}. Training and "
+                "the other sinks go on; every later snapshot is tried again. Free some space, or check the directory.",
             )
 
     def _arrive(

@@ -150,7 +150,7 @@ class Watcher:
         if self.recorder is not None:
             self.recorder.notices.say(
                 f"{self.name} stretch",
-                f"the {self.name} monitor would cost more than max_overhead={self.price.max_overhead:g} of training time, "
-                f"so from step {step} it measures every {schedule.interval} steps instead of "
+                f"the {self.name} monitor would cost more than max_overhead={self.price.max_overhead:g} of training "
+                f"time, so from step {step} it measures every {schedule.interval} steps instead of "
                 f"{schedule.every_n_train_steps}, and less often still if need be.",
             )
