@@ -1,6 +1,6 @@
 """What the W&B workspace shows, in reading order: sections of charts and texts, all made from the metric registry.
 
-Pure description; ``headwatch.workspace`` turns it into a ``wandb-workspaces`` object.
+Pure description; ``headwatch.dashboard_workspace`` turns it into a ``wandb-workspaces`` object.
 """
 
 from __future__ import annotations
@@ -59,28 +59,30 @@ class Section:
 
 
 _THETA = (
-    "**Distance to Θ does not measure learning by itself.** A random head sits at M, which lies on Θ, so the distance "
-    "starts near 0, and a head that moves *along* Θ keeps it near 0. Read it with the position on Θ and the stable rank."
+    "**Distance to Θ does not measure learning by itself.** A random head sits at M, which lies on Θ, so the "
+    "distance starts near 0, and a head that moves *along* Θ keeps it near 0. Read it with the position on Θ and "
+    "the stable rank."
 )
 _CONSISTENCY = (
-    "**Consistency does not mean that heads differ.** A fixed random network is consistent too, with a dispersion near "
-    "0: only both high together say that heads have characters of their own. **Drift** below its **noise floor** is the "
-    "scatter of the probe documents, not movement."
+    "**Consistency does not mean that heads differ.** A fixed random network is consistent too, with a dispersion "
+    "near 0: only both high together say that heads have characters of their own. **Drift** below its **noise "
+    "floor** is the scatter of the probe documents, not movement."
 )
 _GLANCE = (
-    "**Read from the left, row by row.** 1 Is anything wrong? 2 Are heads leaving chance? 3 Do they move along Θ or off "
-    "it? 4 Do they become rank-one? 5 Which layers?\n\nLines are the median and the 10 % and 90 % quantiles over heads. "
-    "Share beyond the null: heads whose statistics random weights of this shape would hardly give, corrected for the "
-    "number of heads.\n\n" + _THETA
+    "**Read from the left, row by row.** 1 Is anything wrong? 2 Are heads leaving chance? 3 Do they move along Θ "
+    "or off it? 4 Do they become rank-one? 5 Which layers?\n\n"
+    "Lines are the median and the 10 % and 90 % quantiles over heads. Share beyond the null: heads whose "
+    "statistics random weights of this shape would hardly give, corrected for the number of heads.\n\n" + _THETA
 )
 _BUDGETS = (
-    "Budgets for KV-cache eviction are computed from look-back queries by `headwatch budgets RUN` and lie in the run's "
-    "artifact, not in these charts. **These charts are no budgets**: how few keys a head needs while reading says little "
-    "about which keys it will need later; fixed budgets from reading attention starve induction heads."
+    "Budgets for KV-cache eviction are computed from look-back queries by `headwatch budgets RUN` and lie in the "
+    "run's artifact, not in these charts. **These charts are no budgets**: how few keys a head needs while "
+    "reading says little about which keys it will need later; fixed budgets from reading attention starve "
+    "induction heads."
 )
 _COST = (
-    "Seconds that headwatch blocked training for the snapshot, and the share of training time that it took so far. Work "
-    "on its own thread is not in it."
+    "Seconds that headwatch blocked training for the snapshot, and the share of training time that it took so "
+    "far. Work on its own thread is not in it."
 )
 
 

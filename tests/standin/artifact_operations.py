@@ -21,11 +21,15 @@ def artifact_type(standin: StandIn, v: Json) -> Json:
 
 def create_artifact(standin: StandIn, v: Json) -> Json:
     sent = v["input"]
-    same = [a for a in standin.artifacts.values() if (a.name, a.digest) == (sent["artifactCollectionName"], sent["digest"])]
+    same = [
+        a for a in standin.artifacts.values() if (a.name, a.digest) == (sent["artifactCollectionName"], sent["digest"])
+    ]
     if same:
         return {"createArtifact": {"artifact": _artifact(same[0])}}
     id_ = f"artifact{len(standin.artifacts)}"
-    made = StoredArtifact(id_, sent["artifactCollectionName"], sent["artifactTypeName"], sent["digest"], sent["runName"])
+    made = StoredArtifact(
+        id_, sent["artifactCollectionName"], sent["artifactTypeName"], sent["digest"], sent["runName"]
+    )
     standin.artifacts[id_] = made
     return {"createArtifact": {"artifact": _artifact(made)}}
 
@@ -67,6 +71,12 @@ def commit(standin: StandIn, v: Json) -> Json:
     return {"commitArtifact": {"artifact": {"id": artifact.id, "digest": artifact.digest}}}
 
 
+def upsert_view(standin: StandIn, v: Json) -> Json:
+    inserted = v["name"] not in standin.views
+    standin.views[v["name"]] = v
+    return {"upsertView": {"view": {"id": f"view-{v['name']}", "name": v["name"]}, "inserted": inserted}}
+
+
 ARTIFACT_OPERATIONS: dict[str, Callable[[StandIn, Json], Json]] = {
     "ArtifactType": artifact_type,
     "CreateArtifact": create_artifact,
@@ -74,4 +84,5 @@ ARTIFACT_OPERATIONS: dict[str, Callable[[StandIn, Json], Json]] = {
     "CreateArtifactFiles": create_files,
     "UpdateArtifactManifest": update_manifest,
     "CommitArtifact": commit,
+    "UpsertView2": upsert_view,
 }

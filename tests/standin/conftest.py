@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+
 from standin.server import API_KEY, ENTITY, StandIn
 
 wandb = pytest.importorskip("wandb")

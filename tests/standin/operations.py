@@ -1,4 +1,4 @@
-"""GraphQL operations of the stand-in: runs, files and alerts; artifacts and workspaces are in ``artifact_operations``."""
+"""GraphQL operations of the stand-in: runs, files, alerts; ``artifact_operations`` has artifacts and workspaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ Json = dict[str, Any]
 def viewer(standin: StandIn, v: Json) -> Json:
     entity = {"id": "e", "name": standin.entity}
     teams = {"edges": []}
-    return {"viewer": {"id": "u", "entity": standin.entity, "username": standin.entity, "flags": "{}", "teams": teams, **entity}}
+    return {
+        "viewer": {
+            "id": "u",
+            "entity": standin.entity,
+            "username": standin.entity,
+            "flags": "{}",
+            "teams": teams,
+            **entity,
+        }
+    }
 
 
 def upsert_bucket(standin: StandIn, v: Json) -> Json:
@@ -45,7 +54,9 @@ def _bucket(run: StoredRun) -> Json:
 def resume_status(standin: StandIn, v: Json) -> Json:
     run = standin.runs.get(v["name"])
     if run is None:
-        return {"model": {"id": "p", "name": v["project"], "entity": {"id": "e", "name": standin.entity}, "bucket": None}}
+        return {
+            "model": {"id": "p", "name": v["project"], "entity": {"id": "e", "name": standin.entity}, "bucket": None}
+        }
     counts = {name: len(lines) for name, lines in run.lines.items()}
     history = run.lines["wandb-history.jsonl"]
     tail = [history[max(history)]] if history else []
@@ -73,6 +84,32 @@ def alert(standin: StandIn, v: Json) -> Json:
     return {"notifyScriptableRunAlert": {"success": True}}
 
 
+def runs(standin: StandIn, v: Json) -> Json:
+    nodes = [_run_node(run) for run in standin.runs.values() if run.project == v["project"]]
+    if not nodes:
+        return {"project": None}
+    edges = [{"node": node, "cursor": node["name"]} for node in nodes]
+    page = {"edges": edges, "pageInfo": {"endCursor": None, "hasNextPage": False}}
+    return {"project": {"internalId": "p", "runCount": len(nodes), "readOnly": False, "runs": page}}
+
+
+def _run_node(run: StoredRun) -> Json:
+    blank = dict.fromkeys(("sweepName", "group", "jobType", "commit", "description", "notes", "heartbeatAt"))
+    return {
+        **blank,
+        **_bucket(run),
+        "projectId": "1",
+        "tags": [],
+        "state": "finished",
+        "readOnly": False,
+        "createdAt": "2026-01-01T00:00:00Z",
+        "user": {"name": run.entity, "username": run.entity},
+        "summaryMetrics": json.dumps(run.summary),
+        "systemMetrics": "{}",
+        "historyKeys": None,
+    }
+
+
 def nothing(standin: StandIn, v: Json) -> Json:
     return {}
 
@@ -82,6 +119,7 @@ OPERATIONS: dict[str, Callable[[StandIn, Json], Json]] = {
     "UpsertBucket": upsert_bucket,
     "RunResumeStatus": resume_status,
     "CreateRunFiles": create_run_files,
+    "Runs": runs,
     "NotifyScriptableRunAlert": alert,
     "ServerFeaturesQuery": nothing,
     "OrganizationCoreWeaveOrganizationID": nothing,

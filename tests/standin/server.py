@@ -29,8 +29,8 @@ Json = dict[str, Any]
 class StandIn:
     """The server; use it as a context manager.
 
-    ``fail(path, status, times)`` answers the next requests below ``path`` with an error; ``down()`` refuses connections
-    until ``up()``.
+    ``fail(path, status)`` answers the next request below ``path`` with an error; ``down()`` refuses connections until
+    ``up()``.
     """
 
     entity = ENTITY
@@ -44,7 +44,7 @@ class StandIn:
         self.operations: list[str] = []
         self.requests: deque[tuple[str, str, int]] = deque(maxlen=10_000)
         self.lock = threading.RLock()
-        self._faults: list[list[Any]] = []
+        self._faults: list[tuple[str, int]] = []
         self._port = 0
         self._server: ThreadingHTTPServer | None = None
 
@@ -90,18 +90,19 @@ class StandIn:
     def is_down(self) -> bool:
         return self._server is None
 
-    def fail(self, path: str, status: int, times: int = 1, match: str = "") -> None:
-        """Answer the next ``times`` requests whose path starts with ``path`` and whose body holds ``match`` with ``status``."""
+    def fail(self, path: str, status: int) -> None:
+        """Answer the next request whose path starts with ``path`` with this status."""
         with self.lock:
-            self._faults.append([path, status, times, match])
+            self._faults.append((path, status))
 
-    def fault(self, path: str, body: bytes) -> int | None:
+    def fault(self, path: str) -> int | None:
+        """Status that this request must fail with."""
         with self.lock:
-            for entry in self._faults:
-                if path.startswith(entry[0]) and entry[2] > 0 and entry[3].encode() in body:
-                    entry[2] -= 1
-                    return int(entry[1])
-        return None
+            found = next((fault for fault in self._faults if path.startswith(fault[0])), None)
+            if found is None:
+                return None
+            self._faults.remove(found)
+            return found[1]
 
     def run(self, name: str) -> StoredRun:
         with self.lock:
@@ -137,14 +138,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         body = self._body()
         path = unquote(urlsplit(self.path).path)
-        status = self.standin.fault(path, b"")
+        status = self.standin.fault(path)
         if status is None and not self.standin.is_down:
             _store_upload(self.standin, path, body)
         self._answer(status or 200, b"")
 
     def do_POST(self) -> None:
         body = self._body()
-        status = 503 if self.standin.is_down else self.standin.fault(self.path, body)
+        status = 503 if self.standin.is_down else self.standin.fault(self.path)
         if status is not None:
             self._answer(status, b'{"error": "told to fail"}')
         elif self.path == "/graphql":
@@ -207,4 +208,3 @@ def answer(standin: StandIn, request: Json) -> Json:
 def _operation(query: str) -> str:
     found = re.search(r"\b(?:query|mutation)\s+(\w+)", query)
     return found[1] if found else "anonymous"
-

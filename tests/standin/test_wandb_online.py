@@ -8,15 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
-from standin.offline import history, read_offline
-from standin.png import png
-from standin.rows import make_rows
 
 from headwatch.alerts import Alert
 from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name
 from headwatch.sinks.scalars import scalars
 from headwatch.sinks.store import RunStore
 from headwatch.sinks.wandb import WandbSink
+from standin.offline import history, read_offline
+from standin.png import png
+from standin.rows import make_rows
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -93,13 +93,11 @@ def test_a_resumed_run_goes_on_where_it_was(server, start, drawn):
     assert_rows(server.run(first.id), rows, drawn)
 
 
-@pytest.mark.parametrize("status", [429, 500])
-def test_errors_of_the_server_are_ridden_out(server, start, status, tmp_path, drawn):
+def test_errors_of_the_server_are_ridden_out(server, start, tmp_path, drawn):
     run = start()
-    server.fail("/files/", status, times=2)
-    server.fail("/graphql", status, times=2)
-    server.fail("/run-file/", status, times=2)
-    server.fail("/artifact-file/", status, times=2)
+    for path in ("/files/", "/graphql", "/run-file/", "/artifact-file/"):
+        server.fail(path, 429)
+        server.fail(path, 500)
     sink = WandbSink(run)
     rows = list(make_rows())
     for row in rows:
@@ -107,7 +105,7 @@ def test_errors_of_the_server_are_ridden_out(server, start, status, tmp_path, dr
     store = write_store(tmp_path / "store", rows)
     sink.upload(store)
     run.finish()
-    assert sum(seen == status for *_, seen in server.requests) == 8
+    assert sorted(status for *_, status in server.requests if status != 200) == [429] * 4 + [500] * 4
     assert_rows(server.run(run.id), rows, drawn)
     assert_files(server, run.id, store)
 
@@ -140,10 +138,9 @@ def test_a_network_that_stays_away(server, start, tmp_path):
         sink.log(row)
     sink.close(rows[-1])
     began = time.monotonic()
-    try:
-        sink.upload(write_store(tmp_path / "store", rows), timeout=2.0)
-    except TimeoutError as error:
-        assert "2 s" in str(error)
+    store = write_store(tmp_path / "store", rows)
+    with pytest.raises(TimeoutError, match="within 2 s"):
+        sink.upload(store, timeout=2.0)
     assert time.monotonic() - began < 10
     run.finish()
     on_disk = history(read_offline(tmp_path))

@@ -34,15 +34,15 @@ def _dashboard(
     run: RunDir = None,
     name: Name = "headwatch",
 ) -> None:
-    from headwatch import dashboard, workspace
+    from headwatch import dashboard, dashboard_workspace
 
-    entity, project = workspace.split_address(address)
+    entity, project = dashboard_workspace.split_address(address)
     sections = dashboard.sections_for(_layers(entity, project, layers, run, dry_run))
     if dry_run and not json:
         typer.echo(f"workspace {name!r} for {entity}/{project}\n{dashboard.describe(sections)}")
         return
-    built = workspace.build_workspace(entity, project, sections, name)
-    typer.echo(workspace.specification(built) if dry_run else workspace.save_workspace(built))
+    built = dashboard_workspace.build_workspace(entity, project, sections, name)
+    typer.echo(dashboard_workspace.specification(built) if dry_run else dashboard_workspace.save_workspace(built))
 
 
 def _layers(entity: str, project: str, layers: int | None, run: Path | None, dry_run: bool) -> int:
@@ -54,6 +54,6 @@ def _layers(entity: str, project: str, layers: int | None, run: Path | None, dry
         return max((int(head["layer"]) + 1 for head in load(run).info["heads"]), default=0)
     if dry_run:
         return _DRY_LAYERS
-    from headwatch.workspace import find_layers
+    from headwatch.dashboard_workspace import find_layers
 
     return find_layers(entity, project)

@@ -6,12 +6,8 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from wandb import Run
-
-__all__ = ["ARTIFACT_TYPE", "artifact_name", "store_files", "upload_store"]
+__all__ = ["ARTIFACT_TYPE", "artifact_name", "store_files", "within"]
 
 ARTIFACT_TYPE = "headwatch"
 _PATTERNS = ("run.json", "*/*.parquet", "*/*.npy", "*/*.safetensors")
@@ -34,33 +30,13 @@ def store_files(store: Path) -> Iterator[Path]:
                 yield file
 
 
-def upload_store(run: Run, store: Path, timeout: float = 60.0) -> None:
-    """Log the store to ``run``; W&B sends the files in the background, and ``wandb sync`` those of an offline run.
-
-    The files are sent from where they lie, so they must stay there until then.
-
-    Args:
-        run: the run that the store belongs to.
-        store: the run's directory.
-        timeout: seconds to wait: W&B asks its server first, and that blocks while the network is down.
+def within(timeout: float, job: Callable[[], None]) -> None:
+    """Run a job on a thread of its own, and wait ``timeout`` seconds for it.
 
     Raises:
-        TimeoutError: W&B did not answer in time.
+        TimeoutError: it takes longer; it goes on by itself.
+        BaseException: what the job raised.
     """
-    _within(timeout, lambda: _upload(run, store))
-
-
-def _upload(run: Run, store: Path) -> None:
-    import wandb
-
-    name = artifact_name(run.id)
-    artifact = wandb.Artifact(name, type=ARTIFACT_TYPE, description="headwatch's record of this run")
-    for file in store_files(store):
-        artifact.add_file(str(file), name=file.relative_to(store).as_posix(), policy="immutable")
-    run.log_artifact(artifact)
-
-
-def _within(timeout: float, job: Callable[[], None]) -> None:
     errors: list[BaseException] = []
 
     def run() -> None:

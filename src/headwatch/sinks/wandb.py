@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headwatch.metrics import HEADLINE_KEYS
 from headwatch.notices import HeadwatchWarning
-from headwatch.sinks.artifact import upload_store
+from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name, store_files, within
 from headwatch.sinks.pictures import Pictures
 from headwatch.sinks.row import Row
 from headwatch.sinks.run_table import run_table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headwatch.alerts import Alert
     from headwatch.snapshot import Snapshot
 
-__all__ = ["WandbSink", "wandb_run_of"]
+__all__ = ["WandbSink", "upload_store", "wandb_run_of"]
 
 _Say = Callable[[str, str], None]
 
@@ -121,6 +121,32 @@ class WandbSink:
         if not self._uploaded:
             self._uploaded = True
             upload_store(self._run, Path(store_path), timeout)
+
+
+def upload_store(run: Run, store: Path, timeout: float = 60.0) -> None:
+    """Log the store to ``run``; W&B sends the files in the background, and ``wandb sync`` those of an offline run.
+
+    The files are sent from where they lie, so they must stay there until then.
+
+    Args:
+        run: the run that the store belongs to.
+        store: the run's directory.
+        timeout: seconds to wait: W&B asks its server first, and that blocks while the network is down.
+
+    Raises:
+        TimeoutError: W&B did not answer in time.
+    """
+    within(timeout, lambda: _upload(run, store))
+
+
+def _upload(run: Run, store: Path) -> None:
+    import wandb
+
+    name = artifact_name(run.id)
+    artifact = wandb.Artifact(name, type=ARTIFACT_TYPE, description="headwatch's record of this run")
+    for file in store_files(store):
+        artifact.add_file(str(file), name=file.relative_to(store).as_posix(), policy="immutable")
+    run.log_artifact(artifact)
 
 
 class _Once:

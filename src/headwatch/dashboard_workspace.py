@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
@@ -105,8 +106,8 @@ def find_layers(entity: str, project: str) -> int:
     import wandb
 
     try:
-        runs = wandb.Api().runs(f"{entity}/{project}", order="-created_at", per_page=_LOOK_AT)
-        layers = [layers_in(run.summary.keys()) for run, _ in zip(runs, range(_LOOK_AT), strict=False)]
+        runs = wandb.Api().runs(f"{entity}/{project}", order="-created_at", per_page=_LOOK_AT, lazy=False)
+        layers = [layers_in(run.summary.keys()) for run in itertools.islice(runs, _LOOK_AT)]
     except (wandb.Error, ValueError, OSError) as error:
         raise ValueError(
             f"W&B did not show the runs of {entity}/{project} ({str(error)[:200]}). "
