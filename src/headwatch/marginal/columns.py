@@ -14,7 +14,7 @@ from headwatch.marginal.masks import Mask, MaskChunk, visible_pairs
 __all__ = ["Marginals", "column_statistics", "from_scores", "from_weights"]
 
 _HIDDEN = -1e30  # finite, so that 0 · score is 0 in the entropy
-_ELEMENTS = {"cpu": 1 << 19}  # pairs in one block: the cache on CPU, enough work per kernel elsewhere
+_ELEMENTS = {"cpu": 1 << 18}  # pairs in one block: the cache on CPU, enough work per kernel elsewhere
 _ELEMENTS_ELSEWHERE = 1 << 26
 
 Observer = Callable[["Block", Tensor], None]
@@ -149,7 +149,7 @@ def from_weights(
 
     def logarithms(block_: Block) -> Tensor:
         part = weights[block_.documents, block_.heads, block_.queries, block_.keys]
-        return part.to(_work(weights)).clamp(min=torch.finfo(torch.float32).tiny).log()
+        return part.to(_work(weights)).log().clamp_(min=_HIDDEN)
 
     rule = Mask(T, S, visible_pairs(hidden))
     known = _geometry(rule, valid, block, query_stride, weights.device)
