@@ -12,11 +12,21 @@ STEPS = [0, 10, 20, 30]
 
 def one_head(**columns):
     """A profile table of one head over four snapshots, and another head at its side that never moves."""
-    base = {key: [0.5, 0.5, 0.5, 0.5] if key in "ab" else [0.0] * 4 for key in COLUMNS if key not in ("beyond_null", "left_null_step")}
+    base = {
+        key: [0.5, 0.5, 0.5, 0.5] if key in "ab" else [0.0] * 4
+        for key in COLUMNS
+        if key not in ("beyond_null", "left_null_step")
+    }
     base |= {"stable_rank": [9.0] * 4, "beyond_null": [False] * 4, "left_null_step": [None] * 4}
     moving = base | columns
     rows = {key: [v for pair in zip(moving[key], base[key], strict=True) for v in pair] for key in base}
-    size = {"step": np.repeat(STEPS, 2), "layer": [0] * 8, "head": [0, 1] * 4, "module": ["m"] * 8, "displacement": [0] * 8}
+    size = {
+        "step": np.repeat(STEPS, 2),
+        "layer": [0] * 8,
+        "head": [0, 1] * 4,
+        "module": ["m"] * 8,
+        "displacement": [0] * 8,
+    }
     return from_table(heads_table("profile", size | rows), COLUMNS)
 
 
@@ -67,7 +77,14 @@ def test_missing_snapshots_are_stepped_over():
 def test_displaced_rows_are_left_out():
     table = heads_table(
         "profile",
-        {"step": [0, 0], "layer": [0, 0], "head": [0, 0], "module": ["m", "m"], "displacement": [0, 5], "a": [0.5, 0.9]},
+        {
+            "step": [0, 0],
+            "layer": [0, 0],
+            "head": [0, 0],
+            "module": ["m", "m"],
+            "displacement": [0, 5],
+            "a": [0.5, 0.9],
+        },
     )
     assert from_table(table, ["a"]).values["a"].tolist() == [[0.5]]
 

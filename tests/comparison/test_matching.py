@@ -42,7 +42,7 @@ def test_a_known_permutation_is_recovered(n_layers, n_heads):
 def test_a_head_without_a_twin_in_a_matched_layer_is_no_match():
     rng = np.random.default_rng(5)
     ours = trajectories(rng, 12)
-    theirs, order = shuffled(rng, ours, 1, noise=0.02)
+    theirs, _ = shuffled(rng, ours, 1, noise=0.02)
     theirs[0] = -4 * theirs[0]
     matching = match_runs([candidate(ours, "0", 1), candidate(theirs, "1", 1)])
     verdicts = {m.head: m.verdict for m in matching.matches}
@@ -77,7 +77,9 @@ def test_p_counts_every_deal_as_brute_force_does():
     cost = distances(pool, pool)
 
     def best(first, second):
-        return min(sum(cost[i, j] for i, j in zip(first, other, strict=True)) for other in itertools.permutations(second))
+        return min(
+            sum(cost[i, j] for i, j in zip(first, other, strict=True)) for other in itertools.permutations(second)
+        )
 
     splits = [(set(c), set(range(6)) - set(c)) for c in itertools.combinations(range(6), 3)]
     totals = np.array([best(sorted(first), sorted(second)) for first, second in splits])
@@ -111,10 +113,16 @@ def test_few_heads_are_tested_with_other_layers_or_said_to_be_too_few():
 def test_same_seed_goes_by_index_and_other_shapes_stay_alone():
     rng = np.random.default_rng(3)
     ours = trajectories(rng, 8)
-    runs = [candidate(ours, "7", 1), candidate(ours[::-1], "7", 1), candidate(trajectories(rng, 4), "7", 1, shape="other")]
+    runs = [
+        candidate(ours, "7", 1),
+        candidate(ours[::-1], "7", 1),
+        candidate(trajectories(rng, 4), "7", 1, shape="other"),
+    ]
     matching = match_runs(runs)
     assert matching.alone == [2]
-    assert [(m.head, m.partner, m.by, m.verdict) for m in matching.matches] == [(i, i, "index", "same seed") for i in range(8)]
+    assert [(m.head, m.partner, m.by, m.verdict) for m in matching.matches] == [
+        (i, i, "index", "same seed") for i in range(8)
+    ]
     assert matching.partners(1, 8).tolist() == list(range(8))
 
 
@@ -148,7 +156,10 @@ def test_a_head_with_a_gap_is_left_unmatched():
 
 def test_both_parts_of_a_trajectory_weigh_the_same():
     rng = np.random.default_rng(8)
-    pi, rank = [rng.dirichlet([9, 9, 1, 1], (5, 6)) for _ in range(2)], [np.exp(rng.normal(2, 1, (5, 6))) for _ in range(2)]
+    pi, rank = (
+        [rng.dirichlet([9, 9, 1, 1], (5, 6)) for _ in range(2)],
+        [np.exp(rng.normal(2, 1, (5, 6))) for _ in range(2)],
+    )
     pooled = np.concatenate(trajectory_features(pi, rank)).swapaxes(0, 1)
     spread = ((pooled - pooled.mean(1, keepdims=True)) ** 2).mean((0, 1))
     assert spread[:4].sum() == pytest.approx(1)

@@ -49,7 +49,7 @@ def distances(features_a: Array, features_b: Array) -> Array:
     grid = features_a.shape[1]
     a, b = features_a.reshape(len(features_a), -1), features_b.reshape(len(features_b), -1)
     squared = (a**2).sum(1)[:, None] + (b**2).sum(1)[None, :] - 2 * a @ b.T
-    return np.sqrt(np.maximum(squared, 0) / grid)
+    return np.asarray(np.sqrt(np.maximum(squared, 0) / grid))
 
 
 def assign(cost: Array) -> Assignment:

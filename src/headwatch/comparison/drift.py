@@ -74,9 +74,11 @@ def path_length(pi: Array) -> Array:
     Returns:
         Shape ``(H,)``.
     """
-    return np.array(
-        [np.linalg.norm(np.diff(way[~np.isnan(way).any(-1)], axis=0), axis=-1).sum() for way in pi.swapaxes(0, 1)]
-    )
+    known = ~np.isnan(pi).any(-1)
+    if known.all():
+        return np.asarray(np.linalg.norm(np.diff(pi, axis=0), axis=-1).sum(0))
+    ways = (way[seen] for way, seen in zip(pi.swapaxes(0, 1), known.T, strict=True))
+    return np.array([np.linalg.norm(np.diff(way, axis=0), axis=-1).sum() for way in ways])
 
 
 def first_step_below(steps: Array, values: Array, bound: float) -> Array:

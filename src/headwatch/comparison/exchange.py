@@ -1,14 +1,15 @@
 """Is an assignment better than chance? Heads of all runs pooled, dealt out anew, matched again.
 
-Any two sets of heads have a best assignment, and it beats every other pairing of the same sets: shuffling partners would
-call everything a match. Chance here means that the heads of a layer are exchangeable draws, whichever run they are in:
-every deal of the pooled heads to the runs is then as likely as the one seen, so the test is exact (**ours**). Runs that
-differ as a whole lie further apart than their mixtures, which makes a match harder to show, never easier.
+Any two sets of heads have a best assignment, and it beats every other pairing of the same sets: shuffling partners
+would call everything a match. Chance here means that the heads of a layer are exchangeable draws, whichever run they
+are in: every deal of the pooled heads to the runs is then as likely as the one seen, so the test is exact (**ours**).
+Runs that differ as a whole lie further apart than their mixtures, which makes a match harder to show, never easier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import comb, factorial, prod
 
 import numpy as np
@@ -33,11 +34,13 @@ class Deal:
         self.distance = distance / scale if scale > 0 else distance
         self.sizes = tuple(sizes)
         self.scale = float(scale)
+        ends = np.cumsum(self.sizes).tolist()
+        self._others = list(pairwise(ends))
 
     def cost(self, order: Array) -> float:
         """Cost of matching the first run to each of the others when the heads are dealt out in this order."""
-        groups = np.split(order, np.cumsum(self.sizes)[:-1])
-        return sum(self._pair(groups[0], group) for group in groups[1:])
+        first = order[: self.sizes[0]]
+        return sum(self._pair(first, order[start:stop]) for start, stop in self._others)
 
     def _pair(self, first: Array, second: Array) -> float:
         block = self.distance[first[:, None], second]
@@ -86,4 +89,4 @@ def _twins(heads: int, runs: int) -> float:
         return 2.0**heads / comb(2 * heads, heads)
     if heads * runs > 150:
         return 0.0
-    return factorial(runs) ** heads * factorial(heads) ** runs / factorial(heads * runs)
+    return float(factorial(runs) ** heads * factorial(heads) ** runs / factorial(heads * runs))

@@ -94,7 +94,7 @@ def _p_values(values: Array, codes: Array, rows: Array) -> Array:
     if len(np.unique(codes)) < 2 or len(rows) < 2:
         return np.full(values.shape[1], np.nan)
     seen = _between(values, codes[None])[0]
-    return (_between(values, rows) >= seen - 1e-12 - 1e-9 * np.abs(seen)).mean(0)
+    return np.asarray((_between(values, rows) >= seen - 1e-12 - 1e-9 * np.abs(seen)).mean(0))
 
 
 def _between(values: Array, rows: Array) -> Array:

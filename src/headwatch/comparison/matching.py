@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -79,11 +80,19 @@ class Matching:
     alone: list[int] = field(default_factory=list)
     tests: int = 0
 
-    def partners(self, run: int, n_heads: int) -> Array:
-        """For each head of the reference run, the head of ``run`` that goes with it, −1 for none; shape ``(n_heads,)``."""
-        out = np.full(n_heads, -1)
+    @cached_property
+    def by_run(self) -> dict[int, list[HeadMatch]]:
+        """The matches of every run that has a reference."""
+        found: dict[int, list[HeadMatch]] = {}
         for match in self.matches:
-            if match.run == run and match.partner >= 0:
+            found.setdefault(match.run, []).append(match)
+        return found
+
+    def partners(self, run: int, n_heads: int) -> Array:
+        """For each head of the reference the head of ``run`` that goes with it, −1 for none; shape ``(n_heads,)``."""
+        out = np.full(n_heads, -1)
+        for match in self.by_run.get(run, []):
+            if match.partner >= 0:
                 out[match.partner] = match.head
         return out
 

@@ -18,7 +18,7 @@ from headwatch.comparison.trajectories import Array
 
 __all__ = ["Outcome", "Scope", "Tests", "choose_scope"]
 
-_DEALS = 150_000  # layer assignments over all tests: some ten seconds
+_DEALS = 100_000  # layer assignments over all tests: some ten seconds
 Pools = Mapping[int, Mapping[int, Array]]
 
 

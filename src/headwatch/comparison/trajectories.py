@@ -153,4 +153,5 @@ def _thin(positions: Array, low: float, high: float, points: int) -> Array:
     inside = np.unique(np.concatenate([positions[(positions >= low) & (positions <= high)], [low, high]]))
     if len(inside) <= points:
         return inside
-    return inside[np.unique(np.linspace(0, len(inside) - 1, points).round().astype(int))]
+    keep = np.unique(np.linspace(0, len(inside) - 1, points).round().astype(int))
+    return np.asarray(inside[keep])
