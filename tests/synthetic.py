@@ -109,21 +109,25 @@ def make_run(
     flags: str = "",
     speed: float = 1.0,
     info: dict[str, object] | None = None,
+    separate_parts: bool = True,
 ) -> Path:
-    """Write a whole store directory with pyarrow alone and return its path; ``info`` overrides keys of run.json."""
+    """Write a whole store directory with pyarrow alone and return its path.
+
+    ``info`` overrides keys of run.json; without ``separate_parts`` each kind lies in one part, as after a compaction.
+    """
     path = Path(path)
     path.mkdir(parents=True, exist_ok=True)
     facts = _run_json(path.name, n_layers, n_heads, d_head, module, name, config, status, flags, seed)
     (path / "run.json").write_text(json.dumps(facts | (info or {})))
     profile = make_profile_table(n_layers, n_heads, steps, seed, module=module, d_head=d_head, flags=flags, speed=speed)
-    write_parts(path / "profile", profile)
+    write = write_parts if separate_parts else write_one_part
+    write(path / "profile", profile)
     if signatures:
         write_parts(
             path / "signature", make_signature_table(n_layers, n_heads, steps, seed, module=module, flags=flags)
         )
-        for step in steps:
-            _write(path / "signature_summary", step, _signature_summary(step))
-            _write(path / "signature_tokens", step, _tokens(step, n_layers, seed))
+        write(path / "signature_summary", pa.concat_tables(map(_signature_summary, steps)))
+        write(path / "signature_tokens", pa.concat_tables(_tokens(step, n_layers, seed) for step in steps))
     return path
 
 
@@ -132,6 +136,13 @@ def write_parts(folder: Path, table: pa.Table) -> None:
     steps = table["step"].to_numpy()
     for step in np.unique(steps):
         _write(folder, int(step), table.filter(pa.array(steps == step)))
+
+
+def write_one_part(folder: Path, table: pa.Table) -> None:
+    """One part with all steps, named as the store names compacted ones."""
+    folder.mkdir(exist_ok=True)
+    steps = table["step"].to_numpy()
+    pq.write_table(table, folder / f"steps={steps.min():09d}-{steps.max():09d}.parquet")
 
 
 def _write(folder: Path, step: int, table: pa.Table) -> None:

@@ -33,11 +33,12 @@ hw.layout = (more = {}) => {
   };
 };
 
-/** A chart in ``into``: ``build()`` returns {data, layout}; it is called when the chart is in sight, and again on ``draw()``. */
+/** A chart in ``into``: ``build()`` returns {data, layout}. After ``draw()`` it is called at once in sight, else when the chart comes into sight. */
 hw.chart = (into, build, { height = 420, label = "chart", onready = () => {} } = {}) => {
   const box = hw.el("div", { class: "chart", role: "img", "aria-label": label, style: `height:${height}px` });
   into.append(box);
-  let seen = false;
+  let visible = false;
+  let stale = true;
   let pending = Promise.resolve();
   let first = true;
 
@@ -50,15 +51,17 @@ hw.chart = (into, build, { height = 420, label = "chart", onready = () => {} } =
   }
   let queued = false;
   function draw() {
-    if (!seen || queued) return pending;
+    stale = true;
+    if (!visible || queued) return pending;
     queued = true;
+    stale = false;
     pending = pending.then(() => { queued = false; return paint(); });
     return pending;
   }
   new IntersectionObserver((entries) => {
-    const visible = entries.at(-1).isIntersecting;
-    if (visible && !seen) { seen = true; draw(); }
-  }, { rootMargin: "300px" }).observe(box);
+    visible = entries.at(-1).isIntersecting;
+    if (visible && stale) draw();
+  }, { rootMargin: "200px" }).observe(box);
   hw.theme.listen(draw);
   return { box, draw };
 };

@@ -69,14 +69,16 @@ const hw = (() => {
     return text.replace("-", "−");
   }
 
-  /** Quantile of the finite numbers among values; NaN when there is none. */
-  function quantile(values, q) {
+  /** Quantiles of the finite numbers among values; NaN when there is none. */
+  function quantiles(values, qs) {
     const finite = Float64Array.from(values.filter((x) => Number.isFinite(x))).sort();
-    if (!finite.length) return NaN;
-    const at = (finite.length - 1) * q;
-    const low = Math.floor(at);
-    return finite[low] + (at - low) * ((finite[low + 1] ?? finite[low]) - finite[low]);
+    return qs.map((q) => {
+      const at = (finite.length - 1) * q;
+      const low = Math.floor(at);
+      return finite.length ? finite[low] + (at - low) * ((finite[low + 1] ?? finite[low]) - finite[low]) : NaN;
+    });
   }
+  const quantile = (values, q) => quantiles(values, [q])[0];
 
   /** The body of a section by its id. */
   const section = (id) => document.querySelector(`#${CSS.escape(id)} > .body`);
@@ -117,5 +119,5 @@ const hw = (() => {
     };
   }
 
-  return { data, el, array, gunzip, unpack, ready, number, quantile, section, choice, check, hint, signal, trouble, byId };
+  return { data, el, array, gunzip, unpack, ready, number, quantile, quantiles, section, choice, check, hint, signal, trouble, byId };
 })();

@@ -7,7 +7,7 @@ hw.simplex = (into, heads) => {
   const edges = [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]];
   const middle = [1, 0, 0];
   // Rows: to the right, up, towards the reader. The home view is the flat tetrahedron of the paper figures, Θ spread open.
-  const home = { turn: [[-0.7765, 0.1699, -0.6068], [-0.6289, -0.269, 0.7295], [0.0393, -0.948, -0.3157]], zoom: 1, centre: [-0.08, -0.02, 0.06] };
+  const home = { turn: [[-0.7765, 0.1699, -0.6068], [-0.6289, -0.269, 0.7295], [0.0393, -0.948, -0.3157]], zoom: 1, centre: [-0.4, -0.01, -0.01] };
   const view = { ...home };
   let step = 0;
   let hovered = -1;

@@ -6,15 +6,20 @@ hw.theme = (() => {
   const remembered = (() => { try { return localStorage.getItem("hw-theme"); } catch { return null; } })();
   let name = remembered ?? (dark.matches ? "dark" : "light");
 
+  const known = new Map();
   function apply(next) {
     name = next;
+    known.clear();
     document.documentElement.dataset.theme = name;
     document.querySelector("#hw-theme span").textContent = name === "dark" ? "light" : "dark";
     changed.set(name);
   }
 
   /** A colour of the page's style by name: "ink", "faint", "line", "card", "theta" … */
-  const colour = (key) => getComputedStyle(document.documentElement).getPropertyValue(`--${key}`).trim();
+  function colour(key) {
+    if (!known.has(key)) known.set(key, getComputedStyle(document.documentElement).getPropertyValue(`--${key}`).trim());
+    return known.get(key);
+  }
 
   hw.byId("hw-theme").addEventListener("click", () => {
     apply(name === "dark" ? "light" : "dark");

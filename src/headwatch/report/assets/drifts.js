@@ -27,7 +27,7 @@ hr.twoDrifts = (into, kind, { shown, trail }) => {
         hovertemplate: "%{text}<br>position on Θ %{x:.3f}<br>stable rank %{y:.3f}<extra></extra>",
       };
     });
-    const top = Math.log10(1.15 * Math.max(2, hw.quantile(Array.from(kind.matrices[y] ?? []), 1) || 2));
+    const top = Math.log10(1.15 * Math.max(2, kind.span(y)[2] || 2));
     return {
       data: [...(trail() && members.length <= 400 ? [trails(s, members)] : []), ...marks],
       layout: {

@@ -14,7 +14,7 @@ hr.loss = (body, kind, keys) => {
 
   const beside = hw.chart(left, () => ({
     data: [
-      { x: kind.steps, y: kind.loss, mode: "lines+markers", name: "training loss", line: { color: hw.theme.colour("two"), dash: "dash" }, marker: { size: 4, symbol: "square" }, yaxis: "y2",
+      { x: kind.steps, y: kind.loss, mode: kind.steps.length > 60 ? "lines" : "lines+markers", name: "training loss", line: { color: hw.theme.colour("two"), dash: "dash" }, marker: { size: 4, symbol: "square" }, yaxis: "y2",
         hovertemplate: "step %{x}<br>loss %{y:.4g}<extra></extra>" },
       ...hr.bandTraces(kind.steps, hr.bands(kind, key, everyone()), `median ${hr.title(key)}`, blue(), "solid"),
     ],
@@ -28,11 +28,13 @@ hr.loss = (body, kind, keys) => {
     const rows = hr.bands(kind, key, everyone());
     const known = kind.loss.map((x, s) => (Number.isFinite(x) ? s : -1)).filter((s) => s >= 0);
     const at = (values) => known.map((s) => values[s]);
+    const every = Math.ceil(known.length / 30);
+    const sparse = (values) => values.map((v, s) => (s % every ? NaN : v));
     return {
       data: [{
         x: at(kind.loss), y: at(rows.middle), customdata: at(kind.steps), mode: "lines+markers", name: `median ${hr.title(key)}, lighter marks later`, line: { color: blue() },
         marker: { size: 8, color: known, colorscale: "Cividis", line: { color: hw.theme.colour("card"), width: 1 } },
-        error_y: { type: "data", symmetric: false, array: at(rows.high.map((v, s) => v - rows.middle[s])), arrayminus: at(rows.middle.map((v, s) => v - rows.low[s])), thickness: 0.7, width: 0 },
+        error_y: { type: "data", symmetric: false, array: sparse(at(rows.high.map((v, s) => v - rows.middle[s]))), arrayminus: sparse(at(rows.middle.map((v, s) => v - rows.low[s]))), thickness: 0.7, width: 0 },
         hovertemplate: "step %{customdata}<br>loss %{x:.4g}<br>median %{y:.4g}<extra></extra>",
       }],
       layout: { xaxis: { title: { text: "training loss (falling to the right)" }, autorange: "reversed" }, yaxis: { title: { text: hr.title(key) } } },

@@ -23,8 +23,7 @@ hr.map = (into, kind, keys, start) => {
   };
   let wide = true;
   function range(s) {
-    const all = Array.from(wide ? kind.matrices[key] ?? [] : kind.row(key, s));
-    const [low, high] = [hw.quantile(all, 0.01), hw.quantile(all, 0.99)];
+    const [low, high] = wide ? kind.span(key) : hw.quantiles(kind.row(key, s), [0, 1]);
     const reach = Math.max(Math.abs(low), Math.abs(high));
     return low < 0 && high > 0 ? { zmin: -reach, zmax: reach, colorscale: [[0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#f7f7f7"], [0.75, "#f4a582"], [1, "#b2182b"]] } : { zmin: low, zmax: high, colorscale: "Cividis" };
   }

@@ -15,6 +15,12 @@ const hr = (() => {
       row: (key, s) => kind.matrices[key]?.subarray(s * kind.count, (s + 1) * kind.count) ?? new Float32Array(kind.count).fill(NaN),
       line: (key, i) => Array.from(kind.steps, (_, s) => kind.value(key, s, i)),
       index: new Map(facts.labels.map((label, i) => [label, i])),
+      /** 1st and 99th percentile and maximum of a metric over the whole run; kept until more comes in. */
+      span(key) {
+        if (!kind.spans.has(key)) kind.spans.set(key, hw.quantiles(kind.matrices[key] ?? [], [0.01, 0.99, 1]));
+        return kind.spans.get(key);
+      },
+      spans: new Map(),
       /** The last snapshot at or before a step. */
       at: (step) => kind.steps.findLastIndex((x) => x <= step),
     };

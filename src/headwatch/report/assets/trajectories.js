@@ -4,9 +4,10 @@ hr.bands = (kind, key, members) => {
   const rows = { low: [], middle: [], high: [] };
   kind.steps.forEach((_, s) => {
     const values = members.map((i) => kind.value(key, s, i));
-    rows.low.push(hw.quantile(values, 0.1));
-    rows.middle.push(hw.quantile(values, 0.5));
-    rows.high.push(hw.quantile(values, 0.9));
+    const [low, middle, high] = hw.quantiles(values, [0.1, 0.5, 0.9]);
+    rows.low.push(low);
+    rows.middle.push(middle);
+    rows.high.push(high);
   });
   return rows;
 };
