@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["quiet_probe"]
+__all__ = ["quiet_probe", "randomness_kept"]
 
 
 @contextmanager
@@ -29,8 +29,7 @@ def quiet_probe(model: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for guard in (_grads, _attributes, _buffers, _use_cache, _flags):
             stack.enter_context(guard(model))
-        for put_back, state in _random_states():
-            stack.callback(put_back, state)
+        stack.enter_context(randomness_kept())
         stack.callback(_reshard, model)
         stack.callback(_drop_autocast_cache)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -153,6 +152,17 @@ def _grads(model: nn.Module) -> Iterator[None]:
         for p, grad, _ in before:
             if p.grad is not grad:
                 p.grad = grad
+
+
+@contextmanager
+def randomness_kept() -> Iterator[None]:
+    """Draw inside without moving any random state: python, numpy, torch on CPU and on every accelerator in use."""
+    states = _random_states()
+    try:
+        yield
+    finally:
+        for put_back, state in states:
+            put_back(state)
 
 
 def _random_states() -> list[tuple[Callable[..., Any], Any]]:

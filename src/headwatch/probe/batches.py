@@ -1,0 +1,73 @@
+"""Batches of any structure: size, parts, place, tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["batch_size", "cut", "moved", "tokens_of", "valid_of"]
+
+
+def moved(batch: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
+    """The batch on a device, its tensors detached; float32 tensors in ``dtype`` where one is given."""
+
+    def move(tensor: Tensor) -> Tensor:
+        cast = dtype if tensor.dtype == torch.float32 else None
+        return tensor.detach().to(device=device, dtype=cast)
+
+    return _mapped(batch, move)
+
+
+def batch_size(batch: Any) -> int | None:
+    """Length of the first tensor's first dimension.
+
+    >>> batch_size({"input_ids": torch.zeros(3, 7)})
+    3
+    """
+    return next((tensor.shape[0] for tensor in _tensors(batch) if tensor.ndim), None)
+
+
+def cut(batch: Any, start: int, stop: int) -> Any:
+    """Documents start..stop−1 of a batch: of every tensor whose first dimension is the batch's."""
+    size = batch_size(batch)
+    return _mapped(batch, lambda tensor: tensor[start:stop] if tensor.ndim and tensor.shape[0] == size else tensor)
+
+
+def tokens_of(batch: Any) -> Tensor | None:
+    """Token ids of a batch, shape (B, T): ``input_ids``, else its first two-dimensional integer tensor."""
+    if isinstance(batch, Mapping) and isinstance(batch.get("input_ids"), Tensor):
+        named: Tensor = batch["input_ids"]
+        return named
+    return next(
+        (t for t in _tensors(batch) if t.ndim == 2 and not t.is_floating_point() and t.dtype != torch.bool), None
+    )
+
+
+def valid_of(batch: Any) -> Tensor | None:
+    """Real tokens of a batch, bool, shape (B, T), from its ``attention_mask``."""
+    inner = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    mask = inner.get("attention_mask") if isinstance(inner, Mapping) else None
+    return mask != 0 if isinstance(mask, Tensor) and mask.ndim == 2 else None
+
+
+def _tensors(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, tuple, list)):
+        for item in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(item)
+
+
+def _mapped(batch: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {key: _mapped(value, function) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_mapped(item, function) for item in batch))
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(_mapped(item, function) for item in batch)
+    return batch

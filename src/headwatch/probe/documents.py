@@ -1,0 +1,123 @@
+"""Probe documents: what is run through the model, and how the model is called on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwatch.heads.headmap import HeadMap
+from headwatch.probe.batches import batch_size, cut, moved, tokens_of, valid_of
+from headwatch.probe.calling import ProbeFn, model_call
+from headwatch.probe.quiet import randomness_kept
+
+__all__ = ["ProbeBatch", "probe_batches", "probe_forwards"]
+
+Context = Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any] | None
+_PROOF_DOCUMENTS = 4  # of each half; enough to tell the rows of a projection apart
+
+
+@dataclass(frozen=True)
+class ProbeBatch:
+    """One batch of probe documents, on the CPU.
+
+    Attributes:
+        batch: what the model is called with.
+        tokens: token ids, shape (B, T), where the batch shows them.
+        valid: real tokens, bool, shape (B, T), where the batch has an ``attention_mask``.
+    """
+
+    batch: Any
+    tokens: Tensor | None
+    valid: Tensor | None
+
+
+def probe_batches(probe: Any, validation: Iterable[Any] | None = None, *, max_batches: int = 64) -> list[ProbeBatch]:
+    """The probe documents as a list of batches, drawn without touching any random state.
+
+    Args:
+        probe: a batch (tensor, mapping, tuple), a list of batches, a dataloader, or a number n: the first n validation
+            batches. A list of tensors is a list of batches if they have one dtype and at least two dimensions each;
+            otherwise, like what ``next(iter(loader))`` gives, it is one batch.
+        validation: the validation dataloader.
+        max_batches: at most so many batches of a dataloader.
+
+    Raises:
+        ValueError: nothing to run, with what to pass instead.
+    """
+    with randomness_kept():
+        batches = list(islice(_batches(probe, validation), max_batches))
+    if not batches:
+        raise ValueError(
+            f"probe: expected documents to run, found none in {type(probe).__name__}; pass a batch, a list of batches, "
+            "a dataloader, or n > 0 for the first n validation batches"
+        )
+    return [_probe_batch(moved(batch, torch.device("cpu"))) for batch in batches]
+
+
+def probe_forwards(
+    model: nn.Module,
+    batch: Any,
+    head_map: HeadMap | None = None,
+    *,
+    context: Context = None,
+    probe_fn: ProbeFn | None = None,
+) -> list[Callable[[], object]]:
+    """Two closures that each run one forward of the model, on different documents of the batch where it has several.
+
+    Args:
+        model: the model, or the LightningModule around it.
+        batch: a training batch.
+        head_map: the heads, to find the smallest submodule where the model itself has no ``forward``.
+        context: makes the context to run in, such as ``trainer.precision_plugin.forward_context``.
+        probe_fn: ``probe_fn(model, batch)`` runs the forward instead.
+    """
+    call = within(context, model_call(model, probe_fn, head_map))
+    half = min(_PROOF_DOCUMENTS, (batch_size(batch) or 0) // 2)
+    parts = [cut(batch, 0, half), cut(batch, half, 2 * half)] if half else [batch, batch]
+    return [lambda part=part: call(part) for part in parts]  # type: ignore[misc]
+
+
+def within(context: Context, call: Callable[[Any], object]) -> Callable[[Any], object]:
+    """The call, run inside a fresh context each time."""
+    if isinstance(context, ContextDecorator):  # made by @contextmanager: entered anew for every decorated call
+        decorated: Callable[[Any], object] = context(call)
+        return decorated
+
+    def inside(batch: Any) -> object:
+        with context if isinstance(context, AbstractContextManager) else context() if context else nullcontext():
+            return call(batch)
+
+    return inside
+
+
+def _batches(probe: Any, validation: Iterable[Any] | None) -> Iterable[Any]:
+    if isinstance(probe, int) and not isinstance(probe, bool):
+        if validation is None:
+            raise ValueError(
+                f"probe={probe}: expected validation batches, found no validation dataloader; pass a batch"
+            )
+        return islice(validation, probe)
+    if isinstance(probe, (Tensor, Mapping, tuple)):
+        return [probe]
+    if isinstance(probe, list):
+        return probe if _is_list_of_batches(probe) else [probe]
+    if isinstance(probe, Iterable):
+        return probe
+    return [probe]
+
+
+def _is_list_of_batches(items: Sequence[Any]) -> bool:
+    if not all(isinstance(item, Tensor) for item in items):
+        return all(isinstance(item, (Tensor, Mapping, tuple, list)) for item in items)
+    return all(item.ndim >= 2 and item.dtype == items[0].dtype for item in items)
+
+
+def _probe_batch(batch: Any) -> ProbeBatch:
+    tokens = tokens_of(batch)
+    return ProbeBatch(batch, tokens, valid_of(batch))
