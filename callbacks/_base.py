@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
 from headwatch.callbacks._config import batch_loss, weight_averaging, x_of
 from headwatch.callbacks._lightning import LightningCallback, LightningModule, Trainer
 from headwatch.callbacks._session import Session, session_of
-from headwatch.heads import HeadMap, NoAttentionError, find_heads
+from headwatch.heads import HeadMap, find_heads
 from headwatch.measure import Measure
 from headwatch.metrics import Kind, check_metrics
 from headwatch.price import Price
+from headwatch.probe.calling import ProbeFn
 from headwatch.probe.documents import probe_forwards
 from headwatch.recorder import Moment
 from headwatch.schedule import Schedule
@@ -40,6 +40,7 @@ class HeadMonitor(LightningCallback):
         exclude: Sequence[str],
         heads: Sequence[Mapping[str, Any]] | None,
         prove: bool,
+        probe_fn: ProbeFn | None,
         metrics: Sequence[str],
         log_heads: bool,
         max_overhead: float,
@@ -69,6 +70,7 @@ class HeadMonitor(LightningCallback):
         self.exclude = tuple(exclude)
         self.heads = heads
         self.prove = prove
+        self.probe_fn = probe_fn
         self.metrics = check_metrics(metrics, self.kind)
         self.log_heads = log_heads
         self.max_overhead = max_overhead
@@ -134,7 +136,7 @@ class HeadMonitor(LightningCallback):
         self._awaits_batch = self.prove
         try:
             self._head_map = self._find(pl_module, None)
-        except NoAttentionError:
+        except ValueError:  # the first batch may show heads that the rules do not know
             if not self.prove:
                 raise
 
@@ -148,8 +150,14 @@ class HeadMonitor(LightningCallback):
         if not self._awaits_batch:
             return
         self._awaits_batch = False
-        forwards = probe_forwards(pl_module, batch, self._head_map, context=self._forward_context(trainer))
-        self._head_map = self._find(pl_module, forwards)
+        context = trainer.precision_plugin.forward_context
+        forwards = probe_forwards(pl_module, batch, self._head_map, context=context, probe_fn=self.probe_fn)
+        try:
+            self._head_map = self._find(pl_module, forwards)
+        except ValueError:
+            raise  # no heads, or a pattern that matches none: said before any step is made
+        except Exception as error:
+            self._go_on_unproven(error)
         self._begin(trainer, pl_module)
 
     def on_train_batch_end(
@@ -177,6 +185,8 @@ class HeadMonitor(LightningCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """The run's id and the interval in force, for a resume."""
+        if self._session is not None and self._session.recorder is not None:
+            self._session.recorder.flush()  # what a resume from this checkpoint relies on is on disk
         stretch = self._watcher.schedule.stretch if self._watcher is not None else self._stretch
         return {"run_id": self._run_id, "stretch": stretch}
 
@@ -184,6 +194,16 @@ class HeadMonitor(LightningCallback):
         """Go on with the run that the checkpoint belongs to."""
         self._run_id = state_dict.get("run_id")
         self._stretch = int(state_dict.get("stretch", 1))
+
+    def _go_on_unproven(self, error: Exception) -> None:
+        if self._head_map is None or self.on_error == "raise":
+            raise error
+        assert self._session is not None
+        self._session.notices.say(
+            "proof",
+            f"the heads could not be proven on the first batch ({type(error).__name__}: {error}); they are read by rule. "
+            "Pass probe_fn=lambda module, batch: ... that runs the network on a batch.",
+        )
 
     # -- steps ------------------------------------------------------------------------------------------------
 
@@ -219,9 +239,6 @@ class HeadMonitor(LightningCallback):
         self._forget()
         if session is not None:
             session.leave(trainer, self.monitor, status)
-
-    def _forward_context(self, trainer: Trainer) -> AbstractContextManager[Any]:
-        return trainer.precision_plugin.forward_context()
 
 
 def _moment(trainer: Trainer, loss: float | None, *, final: bool = False) -> Moment:

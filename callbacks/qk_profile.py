@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from headwatch.callbacks._base import HeadMonitor
@@ -49,6 +49,8 @@ class QKProfileMonitor(HeadMonitor):
         heads: heads handed over where discovery refuses; a list of mappings, see ``headwatch.heads.find_heads``.
         prove: prove on the first training batch that the factors predict the model's scores. Without, heads that are
             read by rule are flagged "structural".
+        probe_fn: ``probe_fn(pl_module, batch)`` runs the network once on a training batch, for the proof; by default
+            the module's own ``forward``, else the smallest submodule that holds all heads.
         metrics: per-head metrics for the logger; the store has all.
         log_heads: per-head scalars to the logger; aggregates are always logged.
         biases: measure the form with biases, on R^(N+1).
@@ -83,6 +85,7 @@ class QKProfileMonitor(HeadMonitor):
         exclude: Sequence[str] = (),
         heads: Sequence[Mapping[str, Any]] | None = None,
         prove: bool = True,
+        probe_fn: Callable[..., object] | None = None,
         metrics: Sequence[str] = HEADLINE_KEYS,
         log_heads: bool = True,
         biases: bool = False,
@@ -100,6 +103,7 @@ class QKProfileMonitor(HeadMonitor):
             exclude=exclude,
             heads=heads,
             prove=prove,
+            probe_fn=probe_fn,
             metrics=metrics,
             log_heads=log_heads,
             max_overhead=max_overhead,

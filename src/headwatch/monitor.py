@@ -146,6 +146,12 @@ class Monitor:
             self._watcher.observe(_moment(step, loss, epoch))
         self._last = _moment(step, None, epoch) if step != self._last.step else self._last
 
+    def state_dict(self) -> dict[str, Any]:
+        """What a resume needs: ``Monitor(model, **state)``. Call it when you save a checkpoint: it first waits until the
+        snapshots taken so far are on disk, so that a checkpoint never runs ahead of the store."""
+        self._recorder.flush()
+        return {"run_id": self.run_id, "resume_from": self._last.step}
+
     def close(self, status: str = "finished") -> None:
         """Take the last snapshot and end the run."""
         if status == "finished":
@@ -162,4 +168,8 @@ class Monitor:
 
 
 def _moment(step: int, loss: float | Tensor | None, epoch: int, *, final: bool = False) -> Moment:
-    return Moment(step, step, epoch, time.time(), None if loss is None else float(loss), final)
+    return Moment(step, step, epoch, time.time(), _number(loss), final)
+
+
+def _number(loss: float | Tensor | None) -> float | None:
+    return float(loss.detach()) if isinstance(loss, Tensor) else loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -18,6 +19,7 @@ __all__ = ["Moment", "Recorder"]
 
 _OFF_AFTER = 3  # failures of a sink in a row
 _CLOSE_WITHIN = 120.0  # seconds
+_FLUSH_WITHIN = 60.0
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,15 @@ class Recorder:
         self._last = row
         for sink in self._sinks:
             sink.log(row)
+
+    def flush(self, timeout: float = _FLUSH_WITHIN) -> None:
+        """Wait until everything that was handed over is on disk: a checkpoint must not run ahead of the store."""
+        if self._worker is None or self._closed:
+            return
+        done = threading.Event()
+        self._worker.submit(done.set)
+        if not done.wait(timeout):
+            self.notices.say("flush", f"the store was more than {timeout:.0f} s behind a checkpoint that was saved.")
 
     def close(self, status: str, timeout: float = _CLOSE_WITHIN) -> None:
         """End the run: finish what is queued, close the sinks, write the last word into the store.

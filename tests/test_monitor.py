@@ -1,0 +1,88 @@
+"""Watching a plain loop, and the profile of a model in a notebook."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import headwatch
+from headwatch.heads import NoAttentionError
+
+
+def encoder():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+def train(model, steps):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(1, steps + 1):
+        loss = model(torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(step))).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield step, loss
+
+
+def test_three_lines_in_a_plain_loop(tmp_path):
+    model = encoder()
+    with headwatch.Monitor(model, dirpath=tmp_path, every_n_train_steps=5, on_error="raise") as monitor:
+        for step, loss in train(model, 12):
+            monitor.step(step, loss=loss)
+    run = headwatch.load(tmp_path)
+    assert run.path == monitor.path
+    assert run.steps() == [0, 1, 2, 4, 5, 8, 10, 12]
+    assert run.complete
+    assert (run.to_pandas().groupby("step").size() == 4).all()
+
+
+def test_resumes_from_a_step(tmp_path):
+    model = encoder()
+    with headwatch.Monitor(model, dirpath=tmp_path, every_n_train_steps=5) as monitor:
+        for step, _ in train(model, 12):
+            monitor.step(step)
+    again = headwatch.Monitor(model, dirpath=tmp_path, every_n_train_steps=5, run_id=monitor.run_id, resume_from=8)
+    for step in range(9, 17):
+        again.step(step)
+    again.close()
+    assert headwatch.load(tmp_path).steps() == [0, 1, 2, 4, 5, 8, 10, 15, 16]
+
+
+def test_an_exception_in_the_loop_ends_the_run_as_failed(tmp_path):
+    with pytest.raises(KeyError), headwatch.Monitor(encoder(), dirpath=tmp_path):
+        raise KeyError("mine")
+    assert headwatch.load(tmp_path).info["status"] == "failed"
+
+
+def test_profile_of_a_model_equals_brute_force():
+    model = encoder()
+    table = headwatch.profile(model).to_pandas()
+    weight = model.layers[1].self_attn.in_proj_weight.detach().double()
+    W_Q, W_K = weight[8:16], weight[24:32]  # head 1 of the thirds [Q; K; V], 8 rows a head
+    L = (W_K.T @ W_Q).numpy()
+    row = table[(table.layer == 1) & (table["head"] == 1)].iloc[0]
+    np.testing.assert_allclose(row.norm, np.linalg.norm(L))
+    np.testing.assert_allclose(row.trace_ratio, np.trace(L) / np.linalg.norm(L))
+    np.testing.assert_allclose(row.a, np.linalg.norm((L - L.T) / 2) ** 2 / np.linalg.norm(L) ** 2)
+    np.testing.assert_allclose(row.stable_rank, (np.linalg.norm(L) / np.linalg.norm(L, 2)) ** 2)
+    assert row.status == "structural"
+
+
+def test_the_table_prints_and_converts():
+    table = headwatch.profile(encoder())
+    text = repr(table).splitlines()
+    assert text[0].split()[:5] == ["head", "a", "b", "c", "d"]
+    assert text[1].startswith("L00.H00")
+    assert len(text) == 5
+    assert len(table) == len(table.to_pandas()) == len(table.to_polars()) == 4
+
+
+def test_a_model_without_attention_is_refused():
+    with pytest.raises(NoAttentionError):
+        headwatch.profile(nn.Linear(3, 3))
+
+
+def test_unknown_public_name():
+    with pytest.raises(AttributeError, match="has Monitor|has FormOptions"):
+        _ = headwatch.Montior
