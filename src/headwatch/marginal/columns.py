@@ -110,6 +110,7 @@ def column_statistics(
 def from_scores(
     scores: Tensor,
     *,
+    visible: Tensor | None = None,
     block: int = 128,
     query_stride: int = 1,
     valid: Tensor | None = None,
@@ -119,10 +120,16 @@ def from_scores(
 
     Args:
         scores: what softmax receives, mask included, shape (B, H, T, S); pairs at −9,000 or lower are masked.
+        visible: pairs that are visible, bool, where the scores do not tell.
         block, query_stride, valid, observe: as in :func:`column_statistics`.
     """
     B, H, T, S = scores.shape
-    rule = Mask(T, S, scores)
+
+    def hidden(i: int, j: int) -> Tensor:
+        part = scores[:, :, i:j]
+        return part if visible is None else part.masked_fill(~visible.expand(B, H, T, S)[:, :, i:j], -torch.inf)
+
+    rule = Mask(T, S, chunk=hidden)
     known = _geometry(rule, valid, block, query_stride, scores.device)
     return _reduce(None, B, H, 1, rule, known, _work(scores), observe)
 

@@ -47,7 +47,7 @@ class Mask:
     def rows(self, rows: slice) -> Tensor | None:
         """The mask of some queries, shape (B or 1, H or 1, c or 1, S or 1)."""
         if self.chunk is not None:
-            return _four(self.chunk(rows.start, rows.stop))[:, :, :: rows.step or 1]
+            return _four(self.chunk(rows.start, min(rows.stop, self.T)))[:, :, :: rows.step or 1]
         if self.mask is None:
             return None
         mask = _four(self.mask)

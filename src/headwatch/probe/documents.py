@@ -30,11 +30,13 @@ class ProbeBatch:
         batch: what the model is called with.
         tokens: token ids, shape (B, T), where the batch shows them.
         valid: real tokens, bool, shape (B, T), where the batch has an ``attention_mask``.
+        size: number of documents, where the batch shows it.
     """
 
     batch: Any
-    tokens: Tensor | None
-    valid: Tensor | None
+    tokens: Tensor | None = None
+    valid: Tensor | None = None
+    size: int | None = None
 
 
 def probe_batches(probe: Any, validation: Iterable[Any] | None = None, *, max_batches: int = 64) -> list[ProbeBatch]:
@@ -119,5 +121,4 @@ def _is_list_of_batches(items: Sequence[Any]) -> bool:
 
 
 def _probe_batch(batch: Any) -> ProbeBatch:
-    tokens = tokens_of(batch)
-    return ProbeBatch(batch, tokens, valid_of(batch))
+    return ProbeBatch(batch, tokens_of(batch), valid_of(batch), batch_size(batch))
