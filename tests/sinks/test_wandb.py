@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import threading
 import warnings
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 
 from headwatch.metrics import HEADLINE_KEYS
@@ -25,6 +23,7 @@ from headwatch.sinks.tracked import SIGNATURE_HEADLINE
 from headwatch.sinks.trails import Trails
 from headwatch.sinks.wandb import WandbSink, upload_store, wandb_run_of
 from headwatch.snapshot import Snapshot
+from standin.generators import generators
 from standin.offline import history, read_offline, summary
 from standin.png import png
 from standin.rows import make_rows, set_column
@@ -109,23 +108,18 @@ def test_pictures_keep_their_bytes_and_get_the_trail(run, tmp_path, monkeypatch)
 def test_the_real_picture_is_drawn_and_nothing_draws_from_the_global_generators(run, tmp_path):
     sink = WandbSink(run)
     rows = list(make_rows(steps=(0, 1)))
-    before = _generators()
+    before = generators()
     for row in rows:
         sink.log(row)
     sink.close(rows[-1])
     (tmp_path / "run.json").write_text("{}")
     sink.upload(tmp_path)
-    assert _generators() == before
+    assert generators() == before
     run.finish()
-    assert _generators() == before
+    assert generators() == before
     images = list(tmp_path.rglob("simplex_*.png"))
     assert len(images) == 2
     assert all(Image.open(image).size[0] >= 1000 for image in images)
-
-
-def _generators():
-    state = np.random.get_state()
-    return random.getstate(), state[1].tobytes(), state[2], torch.get_rng_state().numpy().tobytes()
 
 
 def test_two_threads_never_mix_rows(run, tmp_path, monkeypatch):

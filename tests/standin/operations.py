@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from standin.artifact_operations import ARTIFACT_OPERATIONS
+from standin.download_operations import DOWNLOAD_OPERATIONS
 from standin.records import StoredRun
 
 if TYPE_CHECKING:
@@ -125,4 +126,5 @@ OPERATIONS: dict[str, Callable[[StandIn, Json], Json]] = {
     "OrganizationCoreWeaveOrganizationID": nothing,
     "RunStoppedStatus": nothing,
     **ARTIFACT_OPERATIONS,
+    **DOWNLOAD_OPERATIONS,
 }

@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from headwatch.alerts import Alert
+from headwatch.comparison.artifact import download_store
+from headwatch.run import load
 from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name
 from headwatch.sinks.scalars import scalars
 from headwatch.sinks.store import RunStore
 from headwatch.sinks.wandb import WandbSink
+from standin.generators import generators
 from standin.offline import history, read_offline
 from standin.png import png
+from standin.processes import HAS_PROC, children
 from standin.rows import make_rows
+from standin.server import ENTITY
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -46,8 +50,11 @@ def assert_files(server, run_id, store):
     (artifact,) = server.artifacts.values()
     assert artifact.committed
     assert (artifact.name, artifact.type, artifact.run) == (artifact_name(run_id), ARTIFACT_TYPE, run_id)
-    here = {file.relative_to(store).as_posix(): file.read_bytes() for file in store.rglob("*.*") if file.is_file()}
-    assert server.artifact_files(artifact) == here
+    assert server.artifact_files(artifact) == contents(store)
+
+
+def contents(folder):
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*.*") if file.is_file()}
 
 
 def write_store(path, rows):
@@ -79,6 +86,20 @@ def test_rows_pictures_summary_files_and_alerts_arrive(server, start, tmp_path, 
     assert (stored.complete, stored.exit_code) == (True, 0)
 
 
+def test_the_store_comes_back_from_the_artifact(server, start, tmp_path):
+    rows = list(make_rows())
+    store = RunStore(tmp_path / "store", {"id": "x", "schema_version": 1})
+    for row in rows:
+        store.write(row.snapshots["profile"])
+    store.close(status="finished")
+    run = start()
+    WandbSink(run, picture=False).upload(store.path)
+    run.finish()
+    there = download_store(f"wandb:{ENTITY}/p/{run.id}", tmp_path / "there")
+    assert contents(there) == contents(store.path)
+    assert load(there).steps("profile") == [row.step for row in rows]
+
+
 def test_a_resumed_run_goes_on_where_it_was(server, start, drawn):
     rows = list(make_rows())
     first = start()
@@ -95,6 +116,7 @@ def test_a_resumed_run_goes_on_where_it_was(server, start, drawn):
 
 def test_errors_of_the_server_are_ridden_out(server, start, tmp_path, drawn):
     run = start()
+    before = generators()
     for path in ("/files/", "/graphql", "/run-file/", "/artifact-file/"):
         server.fail(path, 429)
         server.fail(path, 500)
@@ -105,6 +127,7 @@ def test_errors_of_the_server_are_ridden_out(server, start, tmp_path, drawn):
     store = write_store(tmp_path / "store", rows)
     sink.upload(store)
     run.finish()
+    assert generators() == before
     assert sorted(status for *_, status in server.requests if status != 200) == [429] * 4 + [500] * 4
     assert_rows(server.run(run.id), rows, drawn)
     assert_files(server, run.id, store)
@@ -147,13 +170,13 @@ def test_a_network_that_stays_away(server, start, tmp_path):
     assert [row["headwatch/global_step"] for row in on_disk] == [row.step for row in rows]
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds wandb-core through /proc")
+@pytest.mark.skipif(not HAS_PROC, reason="finds wandb-core through /proc")
 def test_a_killed_wandb_core_raises_for_the_breaker_to_count(server, start):
     run = start()
     sink = WandbSink(run)
     rows = list(make_rows())
     sink.log(rows[0])
-    for pid in _children("wandb-core"):
+    for pid in children("wandb-core"):
         os.kill(pid, signal.SIGKILL)
     with pytest.raises(ConnectionError):
         _log_until_it_fails(sink, rows[1])
@@ -163,15 +186,3 @@ def _log_until_it_fails(sink, row):
     for _ in range(50):  # the socket may take a while to notice
         sink.log(row)
         time.sleep(0.1)
-
-
-def _children(name):
-    """Processes of this name that this one started."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, _, rest = stat.read_text().partition(" (")
-        except OSError:
-            continue
-        command, _, fields = rest.rpartition(") ")
-        if command == name and int(fields.split()[1]) == os.getpid():
-            yield int(pid)
