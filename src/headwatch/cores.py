@@ -29,11 +29,13 @@ class Cores:
     Attributes:
         K: float64 on the CPU, shape ``(heads, min(n, N), min(2n, N))``, of the order of 1.
         scale: shape ``(heads,)``; ‖L‖ = scale · ‖K‖.
+        noise: shape ``(heads,)``; rounding of K relative to ‖K‖, 16 eps Σ ‖k_i‖‖q_i‖ / ‖K‖ over the rows of the factors.
         sound: shape ``(heads,)``; False for a head that is zero, NaN or Inf.
     """
 
     K: Tensor
     scale: Tensor
+    noise: Tensor
     sound: Tensor
 
 
@@ -52,8 +54,8 @@ def cores(factors: Factors) -> Cores:
     failed = (~fast.sound).nonzero().flatten()
     if len(failed):
         slow = qr_cores(factors.take(failed.to(factors.W_K.device)))
-        for target, source in ((fast.K, slow.K), (fast.scale, slow.scale), (fast.sound, slow.sound)):
-            target[failed] = source
+        for name, values in vars(slow).items():
+            getattr(fast, name)[failed] = values
     return fast
 
 
@@ -75,7 +77,8 @@ def gram_cores(factors: Factors) -> Cores:
     length = diagonal.sqrt()
     R_K = C[:, :n, :n].mT * (length[:, :n] / size_K.sqrt()[:, None])[:, None, :]
     R_Q = C[:, n:, :] * (length[:, n:] / size_Q.sqrt()[:, None])[:, :, None]
-    return Cores(R_K @ R_Q, (size_K * size_Q).sqrt(), safe)
+    K = R_K @ R_Q
+    return Cores(K, (size_K * size_Q).sqrt(), _noise(K, R_K, R_Q.mT), safe)
 
 
 def _gram(factors: Factors) -> Tensor:
@@ -98,8 +101,13 @@ def qr_cores(factors: Factors) -> Cores:
     R = torch.linalg.qr(M.mT, mode="r").R
     R_K, R_Q = R.split(factors.d_head, dim=-1)
     K = R_K[:, : factors.d_head] @ R_Q.mT
-    noise = 16 * _EPS * R_K.norm(dim=(-2, -1)) * R_Q.norm(dim=(-2, -1))  # L is zero though its factors are not
-    return Cores(K, size_K * size_Q, sound & (K.norm(dim=(-2, -1)) > noise))
+    noise = _noise(K, R_K, R_Q)
+    return Cores(K, size_K * size_Q, noise, sound & (noise < 1))  # else L is zero though its factors are not
+
+
+def _noise(K: Tensor, R_K: Tensor, R_Q: Tensor) -> Tensor:
+    sizes = (R_K.norm(dim=-2) * R_Q.norm(dim=-2)).sum(-1)
+    return torch.nan_to_num(16 * _EPS * sizes / K.norm(dim=(-2, -1)), nan=torch.inf)
 
 
 def _scaled(W: Tensor, size: Tensor, sound: Tensor) -> Tensor:

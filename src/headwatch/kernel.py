@@ -14,7 +14,7 @@ __all__ = ["core_statistics"]
 _NOISE = 16 * torch.finfo(torch.float64).eps
 
 
-def core_statistics(K: Tensor, edge: float) -> dict[str, Tensor]:
+def core_statistics(K: Tensor, edge: float, noise: Tensor | float = _NOISE) -> dict[str, Tensor]:
     """Every statistic of every core.
 
     a = ‖T‖²/‖L‖² from the core itself; b, c and d from the lobes of the symmetric part; PR from Σh⁴ = ‖K Kᵀ‖² and SR
@@ -23,6 +23,7 @@ def core_statistics(K: Tensor, edge: float) -> dict[str, Tensor]:
     Args:
         K: see :mod:`headwatch.cores`; float64, shape ``(heads, n, m)``.
         edge: relative size below which an eigenvalue, and c − d, have no sign.
+        noise: rounding of K relative to ‖K‖.
 
     Returns:
         Shape ``(heads,)`` each. What needs S is NaN where S = 0.
@@ -34,7 +35,7 @@ def core_statistics(K: Tensor, edge: float) -> dict[str, Tensor]:
     a = ((core - core.mT) ** 2).sum((-2, -1)) / (4 * energy)
     b, c, d = (share / energy for share in lobe_shares(alpha, beta))
     symmetric = b + c + d
-    symmetric = torch.where(symmetric > _NOISE**2, symmetric, torch.nan)
+    symmetric = torch.where(symmetric > noise**2, symmetric, torch.nan)
     b_sym, c_sym, d_sym = (share / symmetric for share in (b, c, d))
     n_pos, n_neg = signature(spectrum, edge)
     distance, position = theta(a, b, c, d)

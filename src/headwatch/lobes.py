@@ -8,6 +8,8 @@ from torch.linalg import vector_norm
 
 __all__ = ["balance", "lobe_shape", "lobe_shares", "lobes", "signature"]
 
+_ROUNDING = 16 * torch.finfo(torch.float64).eps
+
 
 def lobes(spectrum: Tensor) -> tuple[Tensor, Tensor]:
     """α and β: the positive eigenvalues and the absolute values of the negative ones.
@@ -34,11 +36,13 @@ def lobe_shape(alpha: Tensor, beta: Tensor) -> dict[str, Tensor]:
     """Sizes and shapes of the lobes compared.
 
     ρ = ‖β‖/‖α‖, pairing 𝒫 = 1 − ‖α−β‖/‖S‖, its bound 1 − |1−ρ|/√(1+ρ²) (reached iff β = ρα), the gap between
-    them, and the departure ‖β − ρα‖/‖β‖. Without a positive lobe ρ is infinite; without a negative one ρ is 0 and
-    the departure, a matter of shape, is NaN.
+    them, and the departure ‖β − ρα‖/‖β‖. A lobe as small as the rounding of the other is empty: without a positive lobe
+    ρ is infinite, without a negative one ρ is 0, and without either the departure, a matter of shape, is NaN.
     """
     size_a, size_b = vector_norm(alpha, dim=-1), vector_norm(beta, dim=-1)
     size = torch.hypot(size_a, size_b)
+    rounding = _ROUNDING * alpha.shape[-1] ** 0.5 * size
+    size_a, size_b = (torch.where(lobe > rounding, lobe, 0.0) for lobe in (size_a, size_b))
     pairing = 1 - vector_norm(alpha - beta, dim=-1) / size
     bound = 1 - (size_a - size_b).abs() / size
     unlike = vector_norm(beta / size_b.unsqueeze(-1) - alpha / size_a.unsqueeze(-1), dim=-1)

@@ -47,7 +47,7 @@ def statistics(factors: Factors, *, eps: float | None = None) -> dict[str, Tenso
 
 def _statistics(factors: Factors, edge: float) -> dict[str, Tensor]:
     found = cores(factors)
-    table = core_statistics(found.K, edge)
+    table = core_statistics(found.K, edge, found.noise)
     table["norm"] = table["norm"] * found.scale
     return {key: torch.where(found.sound, value, torch.nan) for key, value in table.items()}
 
