@@ -95,12 +95,30 @@ def test_a_count_below_one_is_refused() -> None:
 
 
 PROGRAM = """
-import hashlib, sys, threading, torch
+import hashlib, threading, torch
 from headwatch.forms import Factors
 from headwatch.profiles import statistics
 from headwatch.threads import solver_threads
 
-torch.set_num_threads(2)
+def train():
+    generator, digest = torch.Generator().manual_seed(0), hashlib.sha256()
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
+    for parameter in layer.parameters():
+        parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-2)
+    for _ in range(4):
+        optimizer.zero_grad()
+        layer(torch.randn(4, 40, 64, generator=generator)).square().mean().backward()
+        optimizer.step()
+        later = []
+        thread = threading.Thread(target=lambda: later.append(torch.randn(300_001, generator=generator).sum()))
+        thread.start()
+        thread.join()
+        a = torch.randn(400, 400, generator=generator)
+        for value in (a @ a, a.softmax(1), a.sum(), later[0], torch.linalg.svdvals(a[:90]), *layer.parameters()):
+            digest.update(value.detach().numpy().tobytes())
+    return digest.hexdigest()
+
 stop = threading.Event()
 factors = Factors(torch.ones(4, 32, 256).cumsum(1).sin(), torch.ones(4, 32, 256).cumsum(2).cos())
 
@@ -109,36 +127,20 @@ def solve():
         with solver_threads():
             statistics(factors)
 
+print(train())
 worker = threading.Thread(target=solve)
-if sys.argv[1] == "watched":
-    worker.start()
-generator, digest = torch.Generator().manual_seed(0), hashlib.sha256()
-layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, dropout=0.0)
-for parameter in layer.parameters():
-    parameter.data = 0.1 * torch.randn(parameter.shape, generator=generator)
-optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-2)
-for _ in range(4):
-    optimizer.zero_grad()
-    layer(torch.randn(4, 40, 64, generator=generator)).square().mean().backward()
-    optimizer.step()
-    later = []
-    thread = threading.Thread(target=lambda: later.append(torch.randn(300_001, generator=generator).sum()))
-    thread.start()
-    thread.join()
-    a = torch.randn(400, 400, generator=generator)
-    for value in (a @ a, a.softmax(1), a.sum(), later[0], torch.linalg.svdvals(a[:90]), *layer.parameters()):
-        digest.update(value.detach().numpy().tobytes())
+worker.start()
+print(train())
 stop.set()
-print(digest.hexdigest())
+worker.join()
+print(train())
 """
 
 
 def test_training_beside_solves_has_the_same_bits() -> None:
-    patient = os.environ | {"OMP_WAIT_POLICY": "passive"}  # on a busy machine threads that spin take minutes
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, check=True, env=patient
-        ).stdout
-        for how in ("alone", "watched")
-    }
-    assert len(digests) == 1
+    """On two threads that nobody asked for by name: before, beside and after solves on a worker."""
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}  # spinning threads take minutes
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, env=environment)
+    digests = done.stdout.split()
+    assert len(digests) == 3
+    assert len(set(digests)) == 1

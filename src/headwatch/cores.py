@@ -29,7 +29,7 @@ class Cores:
     Attributes:
         K: float64 on the CPU, shape ``(heads, min(n, N), min(2n, N))``, of the order of 1.
         scale: shape ``(heads,)``; ‖L‖ = scale · ‖K‖.
-        noise: shape ``(heads,)``; rounding of K relative to ‖K‖, 16 eps Σ ‖k_i‖‖q_i‖ / ‖K‖ over the rows of the factors.
+        noise: shape ``(heads,)``; rounding of K relative to ‖K‖, 16 eps Σ ‖k_i‖‖q_i‖ / ‖K‖ over the rows.
         sound: shape ``(heads,)``; False for a head that is zero, NaN or Inf.
     """
 
