@@ -38,12 +38,14 @@ class Trained:
 def train(corpus: Corpus, directory: Path, *, steps: int, seed: int, wandb: bool) -> Trained:
     """Train the demo's decoder for a number of steps, watched."""
     pl.seed_everything(seed, verbose=False)
+    directory.mkdir(parents=True, exist_ok=True)
     tokens = corpus.tokens()
     train_batches, val_batches = loaders(tokens, context=CONTEXT, batch_size=BATCH_SIZE, steps=steps, seed=seed)
     probe = Windows(tokens[: len(tokens) // 10], CONTEXT, count=8, seed=1)  # the same eight passages at every snapshot
-    logger = WandbLogger(project="headwatch-demo", save_dir=directory, offline=True) if wandb else False
+    logger = _wandb_logger(directory, f"demo, seed {seed}") if wandb else False
     trainer = pl.Trainer(
         max_steps=steps,
+        max_epochs=1,
         logger=logger,
         callbacks=[QKProfileMonitor(every_n_train_steps=50), MarginalAttentionMonitor(probe=list(probe))],
         default_root_dir=directory,
@@ -55,6 +57,14 @@ def train(corpus: Corpus, directory: Path, *, steps: int, seed: int, wandb: bool
     with _quiet():
         trainer.fit(TextDecoder(context=CONTEXT), train_batches, val_batches)
     return Trained(find_runs(directory)[-1], _wandb_directory(logger))
+
+
+def _wandb_logger(directory: Path, name: str) -> Logger:
+    """As a user would make it, but quiet: the command itself says where the run lies."""
+    from wandb import Settings
+
+    settings = Settings(silent=True)
+    return WandbLogger(project="headwatch-demo", name=name, save_dir=directory, offline=True, settings=settings)
 
 
 def _wandb_directory(logger: Logger | bool) -> Path | None:
@@ -70,4 +80,5 @@ def _quiet() -> Iterator[None]:
     """Lightning's advice on data loader workers is right for real jobs and only noise here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+        warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # between Lightning and PyTorch
         yield
