@@ -65,8 +65,8 @@ _THETA = (
 )
 _CONSISTENCY = (
     "**Consistency does not mean that heads differ.** A fixed random network is consistent too, with a dispersion "
-    "near 0: only both high together say that heads have characters of their own. **Drift** below its **noise "
-    "floor** is the scatter of the probe documents, not movement."
+    "near 0: only both high together say that heads have characters of their own. **Within** takes each layer's mean "
+    "out first. **Drift** below its **noise floor** is the scatter of the probe documents, not movement."
 )
 _GLANCE = (
     "**Read from the left, row by row.** 1 Is anything wrong? 2 Are heads leaving chance? 3 Do they move along Θ "
@@ -151,7 +151,9 @@ def _heads(name: str, keys: Sequence[str], layers: Iterable[int], caveat: str = 
 def _signatures() -> Iterable[Chart]:
     for key in SIGNATURE_KEYS:
         yield _quantiles(key, f"{_title(key)} over heads")
-        yield Chart(f"{_title(key)}: consistency with dispersion", _of(key, ("consistency", "dispersion")))
+        yield Chart(
+            f"{_title(key)}: consistency with dispersion", _of(key, ("consistency", "consistency_within", "dispersion"))
+        )
         yield Chart(f"{_title(key)}: drift with its noise floor", _of(key, ("drift", "noise_floor")))
 
 

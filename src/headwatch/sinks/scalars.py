@@ -17,7 +17,7 @@ from headwatch.snapshot import Snapshot
 __all__ = ["BROKEN_FLAGS", "SUMMARY_PARTS", "X_KEY", "head_names", "notes", "scalars"]
 
 X_KEY = "trainer/global_step"
-SUMMARY_PARTS: tuple[str, ...] = ("consistency", "dispersion", "drift", "noise_floor")
+SUMMARY_PARTS: tuple[str, ...] = ("consistency", "consistency_within", "dispersion", "drift", "noise_floor")
 BROKEN_FLAGS: tuple[str, ...] = ("zero_form", "nan", "inf")
 RANK_ONE_BELOW = 2.0
 
