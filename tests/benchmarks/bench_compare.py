@@ -38,7 +38,8 @@ def main() -> None:
         print(f"compare            {compared - start:8.1f} s")
         print(f"write the page     {done - compared:8.1f} s")
         print(
-            f"page               {page.stat().st_size / 1e6:8.1f} MB, {snapshots_for(comparison.records)} snapshots per run"
+            f"page               {page.stat().st_size / 1e6:8.1f} MB, "
+            f"{snapshots_for(comparison.records)} snapshots per run"
         )
         _browse(page, root / "profile")
 

@@ -15,8 +15,8 @@ BANDS = (
 )
 
 DRIFT = (
-    "Distance and path of the profile in R⁴; the step at which the head left what chance gives, and at which its stable "
-    "rank first fell below 2; how often its parity flipped. A dash: never."
+    "Distance and path of the profile in R⁴; the step at which the head left what chance gives, and at which its "
+    "stable rank first fell below 2; how often its parity flipped. A dash: never."
 )
 
 SIGNATURES = (
@@ -46,8 +46,8 @@ def match_intro(comparison: Comparison) -> str:
     matching = comparison.matching
     return (
         "Distance: root mean square over the shared snapshots, 1 is a typical spread of heads. Margin: how much dearer "
-        "the layer's assignment gets without the pair; near 0 another partner would do as well. Chance: mean distance of "
-        f"a pair when heads are dealt to the runs at random ({matching.permutations} deals). p is adjusted by "
+        "the layer's assignment gets without the pair; near 0 another partner would do as well. Chance: mean distance "
+        f"of a pair when heads are dealt to the runs at random ({matching.permutations} deals). p is adjusted by "
         f"Benjamini–Hochberg over {matching.tests} tests, level {matching.level:.0%}."
     )
 

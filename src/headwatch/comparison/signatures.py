@@ -11,6 +11,7 @@ import pyarrow as pa
 from headwatch.comparison.matching import Matching
 from headwatch.comparison.record import RunRecord
 from headwatch.comparison.trajectories import Array
+from headwatch.marginal import compare_signatures
 from headwatch.metrics import SIGNATURE_KEYS
 
 __all__ = ["SCHEMA", "signature_table"]
@@ -101,32 +102,15 @@ def _vectors(record: RunRecord) -> Array | None:
 
 
 def _numbers(x: Array, y: Array, layer: Array) -> dict[str, object]:
-    known = ~np.isnan(x) & ~np.isnan(y)
-    x, y, layer = x[known], y[known], layer[known]
+    agreement = compare_signatures(x, y, layer)
     return {
-        "n_heads": int(known.sum()),
-        "pearson": _pearson(x, y),
-        "pearson_within_layer": _pearson(_demeaned(x, layer), _demeaned(y, layer)),
-        "dispersion_a": _dispersion(x),
-        "dispersion_b": _dispersion(y),
+        "n_heads": int((np.isfinite(x) & np.isfinite(y)).sum()),
+        "pearson": _or_none(agreement.pearson),
+        "pearson_within_layer": _or_none(agreement.within_layer),
+        "dispersion_a": _or_none(agreement.dispersion[0]),
+        "dispersion_b": _or_none(agreement.dispersion[1]),
     }
 
 
-def _demeaned(values: Array, layer: Array) -> Array:
-    """Each layer's mean removed."""
-    _, code = np.unique(layer, return_inverse=True)
-    mean = np.bincount(code, values) / np.maximum(np.bincount(code), 1)
-    return np.asarray(values - mean[code])
-
-
-def _pearson(x: Array, y: Array) -> float | None:
-    if len(x) < 3:
-        return None
-    x, y = x - x.mean(), y - y.mean()
-    size = np.linalg.norm(x) * np.linalg.norm(y)
-    return float(x @ y / size) if size > 1e-12 * len(x) else None
-
-
-def _dispersion(values: Array) -> float | None:
-    mean = abs(values.mean()) if len(values) else 0.0
-    return float(values.std() / mean) if mean > 0 else None
+def _or_none(value: float) -> float | None:
+    return value if np.isfinite(value) else None

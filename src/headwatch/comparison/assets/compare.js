@@ -55,8 +55,8 @@ const cmp = (() => {
 
   /** Runs are told apart by colour and shape together: 64 pairs before one comes twice. */
   const colour = (r) => hw.marks.group(r);
-  const shape = (r) => hw.marks.layerShape(r + Math.floor(r / 8));
-  const dash = (r) => hw.marks.layerDash(r + Math.floor(r / 8));
+  const shape = (r) => hw.marks.layerShape((r % 8) + Math.floor(r / 8));
+  const dash = (r) => hw.marks.layerDash((r % 8) + Math.floor(r / 8));
 
   function mark(shapeName, fill) {
     const canvas = hw.el("canvas", { width: 32, height: 32, style: "width:16px;height:16px" });
