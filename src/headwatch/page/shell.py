@@ -26,6 +26,8 @@ from headwatch.page.packing import pack, pack_text
 __all__ = ["Section", "asset", "jsonable", "render_page"]
 
 _BASE_SCRIPTS = ("page.js", "theme.js", "marks.js", "charts.js", "simplex.js", "player.js", "table.js")
+_FOOT = "Written by headwatch. The page is complete in itself and fetches nothing."
+_LIVE_FOOT = "Served by headwatch on this machine; the page asks nobody else."
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def render_page(
         "title": escape(title),
         "subtitle": escape(subtitle),
         "css": asset("page.css"),
+        "footer": _LIVE_FOOT if live else _FOOT,
         "contents": "".join(f'<a href="#{escape(s.id)}">{escape(s.title)}</a>' for s in sections),
         "sections": "\n".join(map(_section, sections)),
         "data": _json_block(data or {}),

@@ -12,7 +12,7 @@ from headwatch.figures.grid import HeadGrid
 from headwatch.metrics import REGISTRY, Kind, keys_of
 from headwatch.page import pack
 
-__all__ = ["OVER_TIME_BUDGET", "keys_over_time", "kind_arrays", "kind_data", "registry_data"]
+__all__ = ["OVER_TIME_BUDGET", "keys_over_time", "kind_arrays", "kind_data", "last_known", "registry_data"]
 
 OVER_TIME_BUDGET: dict[Kind, int] = {"profile": 7_500_000, "signature": 3_500_000}
 """Characters that the packed matrices of a kind may take on a page, so that it stays below 15 MB."""
@@ -43,7 +43,7 @@ def kind_data(grid: HeadGrid, kind: Kind, keys: Iterable[str]) -> dict[str, Any]
         "module": [place[name] for name in grid.words("module")],
         "status": grid.words("status"),
         "flags": grid.words("flags"),
-        "left_null_step": _last_known(grid, "left_null_step") if kind == "profile" else None,
+        "left_null_step": last_known(grid, "left_null_step") if kind == "profile" else None,
     }
 
 
@@ -67,7 +67,8 @@ def kind_arrays(grid: HeadGrid, keys: Iterable[str], budget: int) -> dict[str, s
     return packed
 
 
-def _last_known(grid: HeadGrid, column: str) -> np.ndarray | None:
+def last_known(grid: HeadGrid, column: str) -> np.ndarray | None:
+    """The last number that every head has in a column, shape ``[H]``; None where the column is empty."""
     if not grid.has(column):
         return None
     matrix = grid.matrix(column)

@@ -19,7 +19,7 @@ from headwatch.report.kinds import OVER_TIME_BUDGET, keys_over_time, kind_arrays
 from headwatch.report.sections import figure_sections
 from headwatch.run import Run, StoreError, load
 
-__all__ = ["SCRIPTS", "Measured", "measured", "report_page", "write_report"]
+__all__ = ["SCRIPTS", "Measured", "measured", "report_page", "subtitle", "write_report"]
 
 SCRIPTS = (
     "model.js",
@@ -63,9 +63,11 @@ def write_report(run: Run | str | Path, output: str | Path | None = None) -> Pat
     return beside.replace(path)
 
 
-def report_page(run: Run, *, live: bool = False, more_scripts: Sequence[str] = ()) -> str:
+def report_page(
+    run: Run, found: Measured | None = None, *, live: bool = False, more_scripts: Sequence[str] = ()
+) -> str:
     """The report as HTML text; ``live`` lets the page ask its own server for what comes in."""
-    found = measured(run)
+    found = found or measured(run)
     kinds = {
         name: grid for name, grid in (("profile", found.profile), ("signature", found.signature)) if grid is not None
     }
@@ -93,7 +95,7 @@ def report_page(run: Run, *, live: bool = False, more_scripts: Sequence[str] = (
     return render_page(
         f"{run.name}: attention heads",
         sections,
-        subtitle=_subtitle(run, found),
+        subtitle=subtitle(run, found),
         data=data,
         arrays=arrays,
         scripts=scripts,
@@ -146,7 +148,8 @@ def _left_on_disk(wanted: Sequence[str], packed: dict[str, str]) -> list[str]:
     return [f"To stay light, this page leaves these columns to the store: {', '.join(left)}."] if left else []
 
 
-def _subtitle(run: Run, found: Measured) -> str:
+def subtitle(run: Run, found: Measured) -> str:
+    """Model, snapshots and state in one line."""
     grid = found.profile or found.signature
     model = (run.info.get("model") or {}).get("class", "model")
     steps = f"{len(grid.steps)} snapshots, steps {int(grid.steps[0]):,} to {int(grid.steps[-1]):,}" if grid else ""

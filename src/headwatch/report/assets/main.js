@@ -22,4 +22,5 @@ hw.ready(async () => {
   if (profile && signature) hr.rankAndPeak(hw.section("rank-and-peak"), profile, signature);
   hr.headsTable(hw.section("heads"));
   document.documentElement.dataset.ready = "yes";
+  hr.whenDrawn?.();
 });
