@@ -269,6 +269,13 @@ def test_wandb_loggers_are_known_by_name_and_dummies_are_not_runs(run):
     assert wandb_run_of(TensorBoardLogger()) is None
 
 
+def test_a_disabled_run_gets_nothing():
+    class WandbLogger:
+        experiment = wandb.init(mode="disabled")
+
+    assert wandb_run_of(WandbLogger()) is None
+
+
 @pytest.mark.parametrize("package", ["pytorch_lightning", "lightning.pytorch"])
 def test_loggers_of_both_lightnings(package, run, tmp_path):
     loggers = pytest.importorskip(f"{package}.loggers")

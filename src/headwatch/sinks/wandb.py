@@ -31,14 +31,15 @@ _Say = Callable[[str, str], None]
 
 
 def wandb_run_of(logger: object) -> Run | None:
-    """The W&B run behind a Lightning logger; None for another logger, or where the experiment is a dummy (other ranks).
+    """The W&B run behind a Lightning logger; None for another logger, and where nothing would be kept: other ranks have
+    a dummy experiment, ``WANDB_MODE=disabled`` a run that drops everything.
 
     ``pytorch_lightning`` and ``lightning.pytorch`` have a ``WandbLogger`` each, so the class is told by its name.
     """
     if "WandbLogger" not in [cls.__name__ for cls in type(logger).__mro__]:
         return None
     run: Any = getattr(logger, "experiment", None)
-    return run if isinstance(getattr(run, "id", None), str) else None
+    return run if isinstance(getattr(run, "id", None), str) and not run.disabled else None
 
 
 class WandbSink:
