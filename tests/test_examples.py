@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import headwatch
-from headwatch.run import find_runs
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 NEEDS = {
@@ -34,7 +33,7 @@ def run(script: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[
     """Run a script as a person would; returns the runs that it left."""
     monkeypatch.setattr(sys, "argv", [str(script), *arguments])
     runpy.run_path(str(script), run_name="__main__")
-    return find_runs(".")
+    return [path.parent for path in Path.cwd().rglob("run.json")]
 
 
 def require(packages: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ ALLOWED = {
     "pytorch_lightning": ("demo/",),
     "lightning": (),
     "transformers": (),
-    "wandb": ("sinks/wandb.py", "dashboard", "demo/"),
+    "wandb": ("sinks/wandb.py", "dashboard", "comparison/artifact.py", "demo/"),
     "wandb_workspaces": ("dashboard",),
     "plotly": ("figures/", "report/", "comparison/", "page/"),
     "matplotlib": ("figures/", "report/", "comparison/", "page/"),
@@ -49,8 +49,9 @@ def test_import_of_headwatch_loads_no_optional_package() -> None:
     assert modules_after("import headwatch") & OPTIONAL == set()
 
 
-def test_import_of_the_callbacks_loads_neither_plotting_nor_wandb() -> None:
-    assert modules_after("import headwatch.callbacks") & {"matplotlib", "plotly", "wandb", "transformers"} == set()
+def test_import_of_the_callbacks_adds_only_torch_and_ours_to_what_lightning_loads() -> None:
+    lightning = modules_after("import torch, pytorch_lightning, lightning.pytorch")
+    assert (modules_after("import headwatch.callbacks") - lightning) & OPTIONAL == set()
 
 
 @pytest.mark.parametrize("module", MODULES)
