@@ -201,8 +201,8 @@ class HeadMonitor(LightningCallback):
         assert self._session is not None
         self._session.notices.say(
             "proof",
-            f"the heads could not be proven on the first batch ({type(error).__name__}: {error}); they are read by rule. "
-            "Pass probe_fn=lambda module, batch: ... that runs the network on a batch.",
+            f"the heads could not be proven on the first batch ({type(error).__name__}: {error}); they are read by "
+            "rule. Pass probe_fn=lambda module, batch: ... that runs the network on a batch.",
         )
 
     # -- steps ------------------------------------------------------------------------------------------------
@@ -220,15 +220,17 @@ class HeadMonitor(LightningCallback):
         session, head_map = self._session, self._head_map
         assert session is not None
         assert head_map is not None
-        if not trainer.is_global_zero:
-            return
+        ranks = session.ranks
+        if ranks.size == 1 and not trainer.is_global_zero:
+            return  # processes that torch.distributed does not join: weights are replicated, one measures
         recorder = session.open(trainer, pl_module, head_map, self._run_id)
         session.say_what_is_not_proven(head_map)
         self._run_id = session.run_id
         schedule = Schedule(self.every_n_train_steps, self.early_steps, self._stretch)
         measure = self.measure(trainer, pl_module, head_map, session)
         price = Price(self.max_overhead)
-        self._watcher = Watcher(self.monitor, measure, schedule, recorder, price, on_error=self.on_error)
+        agree = ranks.agree if ranks.size > 1 else None
+        self._watcher = Watcher(self.monitor, measure, schedule, recorder, price, on_error=self.on_error, agree=agree)
         self._watcher.resume(trainer.global_step, session.baselines())
         self._watcher.observe(_moment(trainer, None))
 

@@ -12,6 +12,7 @@ from headwatch.callbacks._config import run_config
 from headwatch.heads import HeadMap
 from headwatch.info import new_run_id, plain, run_info
 from headwatch.notices import Notices
+from headwatch.parallel import ALONE, Follower, PeerError, Ranks, current_ranks
 from headwatch.recorder import Recorder
 from headwatch.run import StoreError, load
 from headwatch.sinks.row import Sink
@@ -28,7 +29,10 @@ _SESSIONS: weakref.WeakKeyDictionary[Any, dict[Path, Session]] = weakref.WeakKey
 def session_of(trainer: Trainer, root: Path) -> Session:
     """The session of this trainer and root directory; made for the first monitor that asks."""
     sessions = _SESSIONS.setdefault(trainer, {})
-    return sessions.setdefault(root, Session(root))
+    if root not in sessions:
+        ranks = current_ranks()
+        sessions[root] = Session(root, ranks=ranks, notices=Notices(aloud=trainer.is_global_zero))
+    return sessions[root]
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Session:
         root: directory under which ``headwatch/<run id>`` lies.
         settings: settings of every monitor, for ``run.json``.
         metrics: per-head W&B metrics of every monitor.
+        ranks: the processes of this fit; rank 0 has the recorder, the others followers.
     """
 
     root: Path
@@ -46,8 +51,10 @@ class Session:
     metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     log_heads: dict[str, bool] = field(default_factory=dict)
     notices: Notices = field(default_factory=Notices)
+    ranks: Ranks = ALONE
     run_id: str | None = None
     recorder: Recorder | None = None
+    follower: Follower | None = None
     _head_maps: dict[str, HeadMap] = field(default_factory=dict)
     _open_members: set[str] = field(default_factory=set)
 
@@ -68,20 +75,47 @@ class Session:
         self._open_members.add(name)
 
     def head_map(self, key: str, find: Callable[[], HeadMap]) -> HeadMap:
-        """The head map for these selection settings; found once for all monitors that share them."""
+        """The head map for these selection settings; found once for all monitors that share them.
+
+        All ranks look, for a forward may need them all; what rank 0 found, or failed at, holds for all.
+        """
         if key not in self._head_maps:
-            self._head_maps[key] = find()
+            self._head_maps[key] = self._found(find)
         return self._head_maps[key]
 
-    def open(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, stored_id: str | None) -> Recorder:
-        """The recorder of the run; made by the first monitor that has its heads."""
-        if self.recorder is None:
-            wandb_run = _wandb_run(trainer)
-            self.run_id = _run_id(wandb_run, stored_id)
-            store = self._store(trainer, pl_module, head_map, wandb_run, stored_id)
-            self.recorder = Recorder(store, notices=self.notices)
-            self.recorder.add_sinks(self._sinks(trainer))
-        return self.recorder
+    def _found(self, find: Callable[[], HeadMap]) -> HeadMap:
+        found, error = None, None
+        try:
+            found = find()
+        except Exception as problem:
+            error = problem
+        found, said, is_value = self.ranks.share((found, str(error or ""), isinstance(error, ValueError)))
+        if found is not None:
+            return found
+        if self.ranks.leads and error is not None:
+            raise error
+        raise ValueError(said) if is_value else PeerError(said)
+
+    def open(
+        self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, stored_id: str | None
+    ) -> Recorder | Follower:
+        """The recorder of the run; made by the first monitor that has its heads. A follower on ranks other than 0."""
+        if self.recorder is None and self.follower is None:
+            self.recorder = self.ranks.lead(lambda: self._recorder(trainer, pl_module, head_map, stored_id))
+            self.run_id = self.ranks.share(self.run_id)
+            self.follower = None if self.ranks.leads else Follower(self.notices)
+        opened = self.recorder or self.follower
+        assert opened is not None
+        return opened
+
+    def _recorder(
+        self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, stored_id: str | None
+    ) -> Recorder:
+        wandb_run = _wandb_run(trainer)
+        self.run_id = _run_id(wandb_run, stored_id)
+        recorder = Recorder(self._store(trainer, pl_module, head_map, wandb_run, stored_id), notices=self.notices)
+        recorder.add_sinks(self._sinks(trainer))
+        return recorder
 
     def _store(
         self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, wandb_run: Any, stored_id: str | None
@@ -152,6 +186,9 @@ class Session:
         if self.recorder is not None:
             recorder, self.recorder = self.recorder, None
             recorder.close(status)
+        if self.follower is not None:
+            follower, self.follower = self.follower, None
+            follower.close(status)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root}

@@ -11,6 +11,7 @@ from headwatch.callbacks._session import Session
 from headwatch.heads import HeadMap, named_parameters
 from headwatch.measure import FormOptions, Measure, ProfileMeasure
 from headwatch.metrics import HEADLINE_KEYS, Kind
+from headwatch.parallel import Source
 from headwatch.schedule import EARLY_STEPS
 
 __all__ = ["QKProfileMonitor"]
@@ -123,6 +124,6 @@ class QKProfileMonitor(HeadMonitor):
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The profile of every head of the map."""
-        return ProfileMeasure(
-            head_map, lambda: named_parameters(pl_module), options=self.options, notices=session.notices
-        )
+        parameters = lambda: named_parameters(pl_module)  # noqa: E731
+        source = Source(head_map, parameters, session.ranks, root=trainer.strategy.model)
+        return ProfileMeasure(head_map, parameters, options=self.options, notices=session.notices, source=source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,8 @@ from headwatch.heads import CopiedFactors, HeadMap, Site, copy_factors
 from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, Kind
 from headwatch.notices import Notices
 from headwatch.null import Null, null_for
+from headwatch.parallel.parts import Columns, Part, Result, merged
+from headwatch.parallel.source import Share, Source
 from headwatch.profiles import HEAD_TYPES, problems, statistics
 from headwatch.snapshot import Snapshot, heads_table
 from headwatch.threads import solver_threads
@@ -70,13 +72,14 @@ class _Frozen:
     """Statistics of a site whose weights do not change, and the state of the weights they belong to."""
 
     versions: tuple[int, ...]
-    columns: list[dict[str, np.ndarray]] = field(default_factory=list)
+    columns: tuple[Columns, ...] = ()
 
 
 @dataclass
 class _Piece:
-    """One site's copied factors; or the frozen site they were once computed for; or why there are none."""
+    """One share's copied factors; or the frozen site they were once computed for; or why there are none."""
 
+    place: int
     site: Site
     factors: CopiedFactors | None = None
     frozen: _Frozen | None = None
@@ -92,6 +95,7 @@ class ProfileMeasure:
         options: which form.
         notices: where failures of single heads are said.
         null: whether to simulate the null and give percentiles.
+        source: reads the weights where they are sharded, or shares the work out; by default this process reads all.
     """
 
     kind: Kind = "profile"
@@ -104,10 +108,11 @@ class ProfileMeasure:
         options: FormOptions | None = None,
         notices: Notices | None = None,
         null: bool = True,
+        source: Source | None = None,
     ) -> None:
         self.head_map = head_map
         self.options = options or FormOptions()
-        self._parameters = parameters
+        self._source = source or Source(head_map, parameters)
         self._notices = notices or Notices()
         self._null = null
         self._identity = _identity(head_map, self.options)
@@ -120,28 +125,72 @@ class ProfileMeasure:
         self.trajectory.restore(table)
 
     def take(self, step: int) -> Finish:
-        """Copy the query and key rows of every site that may have changed."""
-        parameters = self._parameters()
-        pieces = [self._copy(site, parameters) for site in self.head_map.sites]
-        return lambda at: self._finish(at, pieces)
-
-    def _copy(self, site: Site, parameters: Mapping[str, Tensor]) -> _Piece:
+        """Copy the query and key rows of every site that may have changed; with more ranks, of this rank's share."""
         try:
-            versions = _frozen_versions(site, parameters)
+            pieces = self._source.visit(self._copy)
+        except Exception as error:
+            if self._source.ranks.size == 1:
+                raise
+            failed = Part(step, (), f"{type(error).__name__}: {error}")  # the other ranks wait for this part
+            return lambda at: self._merge(at, failed)
+        return lambda at: self._merge(at, self._part(at, pieces))
+
+    def _copy(self, share: Share, parameters: Mapping[str, Tensor]) -> _Piece:
+        site = share.site
+        try:
+            versions = _frozen_versions(site, parameters) if share.live else None
             known = self._frozen.pop(site.module, None)
             if versions is None:
-                return _Piece(site, copy_factors(site, parameters))
+                return _Piece(share.place, site, copy_factors(site, parameters))
             unchanged = known is not None and known.versions == versions
             frozen = known if known is not None and unchanged else _Frozen(versions)
             self._frozen[site.module] = frozen
-            return _Piece(site, None if unchanged else copy_factors(site, parameters), frozen)
+            return _Piece(share.place, site, None if unchanged else copy_factors(site, parameters), frozen)
         except Exception as error:  # one module's failure must not cost the others their snapshot
-            return _Piece(site, failure=f"{type(error).__name__}: {error}")
+            return _Piece(share.place, site, failure=f"{type(error).__name__}: {error}")
 
-    def _finish(self, step: int, pieces: list[_Piece]) -> Snapshot:
-        with solver_threads():
-            computed = [self._columns(step, piece) for piece in pieces]
-        columns = _concatenate([c for site in computed for c in site])
+    def _merge(self, step: int, own: Part) -> Snapshot:
+        """The snapshot, on rank 0; an empty one elsewhere."""
+        parts = self._source.ranks.collect(own)
+        if parts is None:
+            return Snapshot("profile", step, heads_table("profile", {"step": []}))
+        self._say_failures(step, parts)
+        results = [result for part in parts if part.step == step for result in part.results]
+        return self._snapshot(
+            step, _concatenate(merged(self.head_map.sites, results, len(self.options.displacements), _hole))
+        )
+
+    def _part(self, step: int, pieces: list[_Piece]) -> Part:
+        """This rank's results; whatever fails becomes part of them."""
+        try:
+            with solver_threads():
+                return Part(step, tuple(self._result(piece) for piece in pieces))
+        except Exception as error:
+            return Part(step, (), f"{type(error).__name__}: {error}")
+
+    def _say_failures(self, step: int, parts: list[Part]) -> None:
+        for rank, part in enumerate(parts):
+            where = f" on rank {rank}" if len(parts) > 1 else ""
+            if part.failure or part.step != step:
+                self._notices.say(
+                    f"profile rank {rank}",
+                    f"rank {rank} could not measure its heads at step {step}: {part.failure or 'it is out of step'}. "
+                    "They are empty in this snapshot; training goes on.",
+                )
+            for result in part.results:
+                self._say_failure(step, result, where)
+
+    def _say_failure(self, step: int, result: Result, where: str) -> None:
+        site = self.head_map.sites[result.place]
+        if result.failure:
+            self._notices.say(
+                f"profile {site.module}",
+                f"layer {site.layer} ({site.module}) could not be measured{where} at step {step}: {result.failure}. "
+                "Its heads are empty in this snapshot; training goes on. Exclude it with "
+                f"exclude=['{site.module}'] to silence this.",
+            )
+
+    def _snapshot(self, step: int, columns: Columns) -> Snapshot:
         flags = [
             _joined(base, problem)
             for base, problem in zip(self._identity["flags"], columns.pop("problem"), strict=True)
@@ -154,25 +203,20 @@ class ProfileMeasure:
         table = heads_table("profile", {**self._identity, **columns, "flags": flags, "step": np.full(len(flags), step)})
         return Snapshot("profile", step, table)
 
-    def _columns(self, step: int, piece: _Piece) -> list[dict[str, np.ndarray]]:
-        """Statistics of one site, one dictionary per displacement."""
-        site, frozen = piece.site, piece.frozen
+    def _result(self, piece: _Piece) -> Result:
+        """Statistics of one share, one set of columns per displacement."""
+        frozen, heads = piece.frozen, piece.site.heads
         if piece.factors is None and frozen is not None and frozen.columns:
-            return frozen.columns
+            return Result(piece.place, heads, frozen.columns)
         try:
             if piece.factors is None:
                 raise RuntimeError(piece.failure or "its first snapshot failed")
-            columns = [profile_columns(piece.factors, self.options, d) for d in self.options.displacements]
+            columns = tuple(profile_columns(piece.factors, self.options, d) for d in self.options.displacements)
         except Exception as error:  # a head that cannot be measured is a hole in the table, never the end of training
-            self._notices.say(
-                f"profile {site.module}",
-                f"layer {site.layer} ({site.module}) could not be measured at step {step}: {error}. Its heads are "
-                f"empty in this snapshot; training goes on. Exclude it with exclude=['{site.module}'] to silence this.",
-            )
-            return [_hole(len(site.heads)) for _ in self.options.displacements]
+            return Result(piece.place, heads, failure=str(error) or type(error).__name__)
         if frozen is not None:
             frozen.columns = columns
-        return columns
+        return Result(piece.place, heads, columns)
 
     def _against_null(self, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Percentiles and the family-wise verdict, by shape of head; rotary displacements have the same null."""
@@ -250,7 +294,7 @@ def _frozen_versions(site: Site, parameters: Mapping[str, Tensor]) -> tuple[int,
     return tuple(value for weight in weights for value in (weight.data_ptr(), weight._version))
 
 
-def _concatenate(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _concatenate(pieces: list[Columns]) -> Columns:
     return {key: np.concatenate([piece[key] for piece in pieces]) for key in pieces[0]}
 
 

@@ -13,9 +13,14 @@ class HeadwatchWarning(UserWarning):
 
 
 class Notices:
-    """Says each notice once per key and remembers it."""
+    """Says each notice once per key and remembers it.
 
-    def __init__(self) -> None:
+    Args:
+        aloud: False keeps notices without saying them, on ranks other than 0.
+    """
+
+    def __init__(self, aloud: bool = True) -> None:
+        self.aloud = aloud
         self.messages: list[str] = []
         self._said: set[str] = set()
         self._lock = threading.Lock()
@@ -27,4 +32,5 @@ class Notices:
                 return
             self._said.add(key)
             self.messages.append(message)
-        warnings.warn(f"headwatch: {message}", HeadwatchWarning, stacklevel=3)
+        if self.aloud:
+            warnings.warn(f"headwatch: {message}", HeadwatchWarning, stacklevel=3)

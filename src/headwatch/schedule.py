@@ -49,4 +49,9 @@ class Schedule:
 
     def due(self, before: int, now: int) -> bool:
         """True when a due step lies in (before, now]."""
-        return now // self.interval > before // self.interval or any(before < s <= now for s in self.early_steps)
+        return now >= self.next_due(before)
+
+    def next_due(self, after: int) -> int:
+        """The first due step after a step."""
+        regular = (after // self.interval + 1) * self.interval
+        return min([regular, *(s for s in self.early_steps if s > after)])
