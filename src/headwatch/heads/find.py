@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from headwatch.heads.errors import NoAttentionError
-from headwatch.heads.headmap import HeadMap, Projection, Site
-from headwatch.heads.names import named_parameters
+from headwatch.heads.headmap import HeadMap, LeftOut, Projection, Site
+from headwatch.heads.names import named_modules, named_parameters
 from headwatch.heads.selecting import select_heads
 from headwatch.heads.structural import structural_sites
+
+if TYPE_CHECKING:
+    from headwatch.heads.behaviour import Behaviour
 
 __all__ = ["find_heads"]
 
@@ -28,30 +32,86 @@ def find_heads(
 ) -> HeadMap:
     """Find every self-attention head of a model.
 
+    With a probe, heads are found by what the model does: every attention call is followed back to rows of weights, and the
+    scores that these predict on the second probe must be those that the model computes. What fails is left out by name.
+
     Args:
         model: the model; names in the result are those of its modules and parameters, without wrappers' segments.
-        probe: closures that each run one forward of the model: the first to fit, the second to verify. Without them
-            heads are found by rule and are "structural".
+        probe: closures that each run one forward of the model on a small batch (four documents of 16 tokens do): the first
+            to fit, the last to verify. Without them heads are found by rule and are "structural".
         include, exclude: patterns over module names or heads (``"L03.*"``).
-        heads: heads handed over by the user, where finding them fails.
+        heads: heads handed over by the user, where finding them fails; see ``headwatch.heads.handover``.
 
     Raises:
         NoAttentionError: no head can be watched.
         ValueError: a pattern that matches nothing.
     """
+    parameters = named_parameters(model)
     sites, left_out = structural_sites(model)
+    counted = [site.module for site in sites]
+    if probe:
+        from headwatch.heads.behaviour import observe  # the probe imports names from here
+
+        seen = observe(model, probe, parameters, sites)
+        counted += [*(site.module for site in seen.proven), *seen.refused]
+        sites, left_out = _merged(sites, left_out, seen)
     if not sites:
         raise NoAttentionError(type(model).__name__, left_out)
-    parameters = named_parameters(model)
-    sites = [_with_state(site, parameters) for site in sites]
+    sites = _numbered(model, [_with_state(site, parameters) for site in sites], counted)
     return HeadMap(tuple(select_heads(sites, include, exclude)), tuple(left_out))
+
+
+def _merged(sites: list[Site], left_out: list[LeftOut], seen: Behaviour) -> tuple[list[Site], list[LeftOut]]:
+    """What behaviour proved, what rules found where no probe went, and why the rest is left out."""
+    used = {name for site in seen.proven for name in _parameters(site.W_Q)}
+    reasons = {item.module: item for item in (*left_out, *seen.left_out)}
+    kept = list(seen.proven)
+    for site in sites:
+        if site.module in reasons or _parameters(site.W_Q) & used:
+            continue
+        if any(_within(module, site.module) for module in seen.ran):
+            reason = "it ran in the probe and made no softmax attention that can be seen (linear attention, or a kernel of its own)"
+            reasons[site.module] = LeftOut(site.module, reason)
+        else:
+            kept.append(replace(site, flags=(*site.flags, "not_reached")))
+    proven = {site.module for site in kept}
+    return kept, [item for item in reasons.values() if item.module not in proven]
+
+
+def _within(module: str, holder: str) -> bool:
+    return module == holder or module.startswith(f"{holder}.") or not holder
+
+
+def _numbered(model: nn.Module, sites: list[Site], counted: Sequence[str]) -> list[Site]:
+    """Layers in registration order of all self-attention modules, watched or not, and names of shared modules."""
+    names: dict[int, list[str]] = {}
+    order: dict[str, int] = {}
+    for place, (name, module) in enumerate(named_modules(model)):
+        names.setdefault(id(module), []).append(name)
+        order[name] = place
+    aliases = {own: tuple(other for other in same if other != own) for same in names.values() for own in same}
+    modules = sorted(dict.fromkeys(counted), key=lambda name: order.get(name, len(order)))
+    numbered = [
+        replace(
+            site,
+            layer=modules.index(site.module),
+            aliases=aliases.get(site.module, ()),
+            flags=_flagged(site, "tied", bool(aliases.get(site.module))),
+        )
+        for site in sites
+    ]
+    return sorted(numbered, key=lambda site: site.layer)
 
 
 def _with_state(site: Site, parameters: Mapping[str, Tensor]) -> Site:
     """The site with what its parameters tell: frozen."""
     used = [parameters[name] for name in _parameters(site.W_Q) | _parameters(site.W_K)]
-    return site if any(tensor.requires_grad for tensor in used) else replace(site, flags=(*site.flags, "frozen"))
+    return replace(site, flags=_flagged(site, "frozen", not any(tensor.requires_grad for tensor in used)))
+
+
+def _flagged(site: Site, flag: str, holds: bool) -> tuple[str, ...]:
+    return (*site.flags, flag) if holds and flag not in site.flags else site.flags
 
 
 def _parameters(projection: Projection) -> set[str]:
-    return {rows.parameter for term in projection.terms for rows in term.rows}
+    return {name for term in projection.terms for rows in term.rows for name in (rows.parameter, *rows.more)}

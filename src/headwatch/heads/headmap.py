@@ -9,6 +9,7 @@ import numpy as np
 
 Status = Literal["proven", "structural"]
 IDENTITY = "o i -> o i"
+FLAT = "flat"
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,15 @@ class Rows:
     Attributes:
         parameter: name in ``model.named_parameters()`` (or buffers), without ``_orig_mod.`` and the like.
         pattern: einops pattern that turns the parameter into (out, in): ``"o i -> o i"`` for ``nn.Linear``,
-            ``"i o -> o i"`` for Conv1D, ``"h i n -> (h n) i"`` for a 3-D einsum weight.
+            ``"i o -> o i"`` for Conv1D, ``"h i n -> (h n) i"`` for a 3-D einsum weight; "flat" for a bias of any shape.
         index: rows to take, shape ``(heads, n)``; None takes the whole matrix.
+        more: further parameters of the same pattern, laid under the first, where heads keep weights of their own.
     """
 
     parameter: str
     pattern: str = IDENTITY
     index: np.ndarray | None = None
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor
 
 from headwatch.forms import Factors
-from headwatch.heads.headmap import IDENTITY, Gain, Projection, Rows, Site
+from headwatch.heads.headmap import FLAT, IDENTITY, Gain, Projection, Rows, Site
 from headwatch.heads.rotation import rotate
 
 __all__ = ["CopiedFactors", "copy_factors", "read_factors"]
@@ -108,19 +108,20 @@ def _collect(site: Site, parameters: Mapping[str, Tensor], device: torch.device 
     keys = sorted({site.kv_head[head] for head in site.heads})
     return CopiedFactors(
         site=site,
-        query=_part(site.W_Q, list(site.heads), site.n_heads, parameters, device),
-        key=_part(site.W_K, keys, site.n_kv_heads, parameters, device),
+        query=collect_part(site.W_Q, list(site.heads), site.n_heads, parameters, device),
+        key=collect_part(site.W_K, keys, site.n_kv_heads, parameters, device),
         norm=None if site.norm is None else _gain(site.norm, None, parameters, device),
     )
 
 
-def _part(
+def collect_part(
     projection: Projection,
     heads: list[int],
     n_heads: int,
     parameters: Mapping[str, Tensor],
-    device: torch.device | None,
+    device: torch.device | None = None,
 ) -> Part:
+    """Read one projection of these heads (of ``n_heads``), to ``device`` or where the weights are."""
     terms = tuple(
         (
             _rows(term.rows[0], heads, n_heads, parameters, device),
@@ -154,10 +155,14 @@ def _whole(rows: Rows, parameters: Mapping[str, Tensor], device: torch.device | 
 
 
 def _as_matrix(rows: Rows, parameters: Mapping[str, Tensor]) -> Tensor:
-    tensor = _parameter(rows.parameter, parameters)
-    if tensor.dim() == 1:
-        return tensor.unsqueeze(-1)
-    turned: Tensor = tensor if rows.pattern == IDENTITY else rearrange(tensor, rows.pattern)
+    parts = [_matrix(_parameter(name, parameters), rows.pattern) for name in (rows.parameter, *rows.more)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _matrix(tensor: Tensor, pattern: str) -> Tensor:
+    if tensor.dim() == 1 or pattern == FLAT:
+        return tensor.reshape(-1, 1)
+    turned: Tensor = tensor if pattern == IDENTITY else rearrange(tensor, pattern)
     return turned
 
 

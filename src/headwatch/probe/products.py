@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["PRODUCTS", "ScoreTag"]
+__all__ = ["PRODUCTS", "ScoreTag", "parse_einsum"]
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
@@ -94,7 +94,7 @@ def _einsum(args: Args, kwargs: Kwargs, out: Tensor) -> ScoreTag | None:
     operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
     if not isinstance(equation, str) or len(operands) != 2 or any(_is_weight(each) for each in operands):
         return None
-    parsed = _parse(equation, operands)
+    parsed = parse_einsum(equation, operands)
     if parsed is None:
         return None
     a, b, result = parsed
@@ -125,7 +125,7 @@ def _einsum_tag(
     return ScoreTag(q, k, tuple("T" if i == T else "S" if i == S else "" for i in result))
 
 
-def _parse(equation: str, operands: list[Tensor]) -> tuple[str, str, str] | None:
+def parse_einsum(equation: str, operands: list[Tensor]) -> tuple[str, str, str] | None:
     """Index letters of both operands and the result; an ellipsis becomes letters of its own."""
     left, arrow, result = equation.replace(" ", "").partition("->")
     names = left.split(",")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch._C import DisableTorchFunction
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from headwatch.heads.names import named_modules
@@ -32,6 +33,7 @@ class ModuleStack:
         frames: the stack.
         seen: names of all modules that have run.
         on_exit: called with the frame of every module that ends.
+        on_output: called with (frame, arguments, output) before that; what it returns, if not None, replaces the output.
     """
 
     def __init__(self, model: nn.Module, on_exit: Callable[[Frame], None] | None = None) -> None:
@@ -41,6 +43,7 @@ class ModuleStack:
         self._thread = threading.get_ident()
         self._calls: Counter[str] = Counter()
         self.on_exit = on_exit
+        self.on_output: Callable[[Frame, tuple[object, ...], object], object] | None = None
         self.frames: list[Frame] = []
         self.seen: set[str] = set()
 
@@ -80,16 +83,22 @@ class ModuleStack:
     def _enter(self, module: nn.Module, args: tuple[object, ...]) -> None:
         name = self._names.get(id(module))
         if name is not None and threading.get_ident() == self._thread:
-            shapes = tuple(tuple(arg.shape) for arg in args if isinstance(arg, Tensor))
+            with DisableTorchFunction():  # hooks run under the capture's own function mode
+                shapes = tuple(tuple(arg.shape) for arg in args if isinstance(arg, Tensor))
             self.frames.append(Frame(name, module, shapes))
             self.seen.add(name)
 
-    def _exit(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
+    def _exit(self, module: nn.Module, args: tuple[object, ...], output: object) -> object:
         if threading.get_ident() != self._thread or not self.frames or self.frames[-1].module is not module:
-            return
-        frame = self.frames.pop()
-        if self.on_exit is not None:
-            self.on_exit(frame)
+            return None
+        frame = self.frames[-1]
+        try:
+            with DisableTorchFunction():
+                return None if self.on_output is None else self.on_output(frame, args, output)
+        finally:
+            self.frames.pop()
+            if self.on_exit is not None:
+                self.on_exit(frame)
 
 
 def _documents(shape: tuple[int, ...], batch: int, length: int) -> int | None:

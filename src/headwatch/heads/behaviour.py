@@ -1,0 +1,173 @@
+"""Find heads by what the model does with a probe, and prove them on a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from torch import Tensor, nn
+
+from headwatch.heads.describe import layout_of
+from headwatch.heads.examine import Examination
+from headwatch.heads.headmap import LeftOut, Projection, Rows, Site, Term
+from headwatch.heads.survey import Call, Key, Survey, run_survey
+
+__all__ = ["Behaviour", "observe"]
+
+
+@dataclass
+class Behaviour:
+    """What two probes proved.
+
+    Attributes:
+        proven: sites whose scores were predicted, in the order of their calls.
+        left_out: attention that is not watched.
+        refused: names of self-attention modules that were seen and refused.
+        ran: names of modules that were reached.
+    """
+
+    proven: list[Site] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    ran: set[str] = field(default_factory=set)
+
+
+def observe(
+    model: nn.Module,
+    probe: Sequence[Callable[[], object]],
+    parameters: Mapping[str, Tensor],
+    given: Sequence[Site],
+) -> Behaviour:
+    """Run the first probe to fit and the last one to verify.
+
+    Args:
+        model: the model.
+        probe: closures that run it; a single one serves twice.
+        parameters: the model's, by name.
+        given: sites by rule, for calls that cannot be followed.
+    """
+    first = run_survey(model, probe[0], parameters)
+    second = run_survey(model, probe[-1], parameters, first, given)
+    result = Behaviour(ran=first.ran | second.ran)
+    for module, keys in _by_module(first).items():
+        _judge(result, module, [(first.calls[key], second.calls.get(key)) for key in keys], given)
+    for module, reason in {**first.refused, **second.refused}.items():
+        result.left_out.append(LeftOut(module, reason))
+        result.refused.append(module)
+    return result
+
+
+def _by_module(survey: Survey) -> dict[str, list[Key]]:
+    grouped: dict[str, list[Key]] = {}
+    for key, call in survey.calls.items():
+        grouped.setdefault(call.found.module if call.found else call.caller, []).append(key)
+    return grouped
+
+
+def _judge(result: Behaviour, module: str, calls: Sequence[tuple[Call, Call | None]], given: Sequence[Site]) -> None:
+    """Decide on all calls that one module makes."""
+    crossed = [first for first, _ in calls if first.is_cross]
+    calls = [pair for pair in calls if not pair[0].is_cross]
+    if crossed:
+        result.left_out.append(LeftOut(module, crossed[0].reason))
+    if not calls:
+        return
+    reasons = [reason for first, second in calls if (reason := _doubt(first, second))]
+    if not reasons:
+        result.proven.append(_site(module, [first.found for first, _ in calls if first.found]))
+        return
+    site = _given(calls, given)
+    if site is not None:
+        result.proven.append(site)
+        return
+    result.refused.append(module)
+    result.left_out.append(LeftOut(module, f"not proven: {reasons[0]}"))
+
+
+def _doubt(first: Call, second: Call | None) -> str:
+    """Why a call does not count as proven; empty when it does."""
+    if first.found is None:
+        given = next(iter(second.given.values()), None) if second else None
+        return first.reason if given is None or given.holds else f"{first.reason}; rows by rule: {given.failure()}"
+    if second is None:
+        return "the second probe does not reach it"
+    if second.verdict is None:
+        return second.reason or "the second probe tells nothing"
+    return "" if second.verdict.holds else second.verdict.failure()
+
+
+def _given(calls: Sequence[tuple[Call, Call | None]], given: Sequence[Site]) -> Site | None:
+    """The site that was given, when its scores hold in every call."""
+    for site in given:
+        verdicts = [second.given.get(site.module) if second else None for _, second in calls]
+        if all(verdict is not None and verdict.holds for verdict in verdicts):
+            turned = any(verdict is not None and verdict.diagonal for verdict in verdicts)
+            flags = (*site.flags, "by_value", *(("rope_irregular",) if turned else ()))
+            return replace(site, status="proven", flags=flags, caller=calls[0][0].caller)
+    return None
+
+
+def _site(module: str, found: list[Examination]) -> Site:
+    """The site of one module; several calls with rows of their own are heads of one site."""
+    distinct = list({_signature(each): each for each in found}.values())
+    first = distinct[0]
+    W_Q = _joined([each.query.projection for each in distinct])
+    W_K = _joined([each.key.projection for each in distinct])
+    n_kv_heads = [each.key.n_heads for each in distinct]
+    starts = np.cumsum([0, *n_kv_heads])
+    kv_head = tuple(int(starts[i]) + kv for i, each in enumerate(distinct) for kv in each.kv_head)
+    return Site(
+        layer=-1,
+        module=module,
+        d_model=first.d_model,
+        d_head=len(first.query.places),
+        n_heads=len(kv_head),
+        n_kv_heads=sum(n_kv_heads),
+        W_Q=W_Q,
+        W_K=W_K,
+        kv_head=kv_head,
+        heads=tuple(range(len(kv_head))),
+        status="proven",
+        flags=_flags(first, W_Q, W_K),
+        rope=first.rope,
+        norm=first.norm,
+        caller="" if first.caller == module else first.caller,
+        layout=layout_of(W_Q, W_K),
+    )
+
+
+def _signature(found: Examination) -> tuple[object, ...]:
+    rows = [term.rows[0] for side in (found.query, found.key) for term in side.projection.terms]
+    return tuple((each.parameter, each.index.tobytes()) for each in rows if each.index is not None)
+
+
+def _joined(projections: Sequence[Projection]) -> Projection:
+    """One projection whose heads are those of all, one after the other."""
+    if len(projections) == 1:
+        return projections[0]
+    terms = tuple(
+        replace(same[0], rows=(_stacked([term.rows[0] for term in same]), *same[0].rows[1:]))
+        for same in zip(*(each.terms for each in projections), strict=True)
+    )
+    biases = [each.bias for each in projections if each.bias is not None]
+    return replace(projections[0], terms=terms, bias=_stacked(biases) if biases else None)
+
+
+def _stacked(rows: Sequence[Rows]) -> Rows:
+    return replace(rows[0], index=np.concatenate([each.index for each in rows if each.index is not None]))
+
+
+def _flags(found: Examination, W_Q: Projection, W_K: Projection) -> tuple[str, ...]:
+    norm = found.query.norm or found.key.norm
+    terms: tuple[Term, ...] = (*W_Q.terms, *W_K.terms)
+    said = {
+        "qk_norm": norm is not None and norm.kind != "gain",
+        "qk_gain": norm is not None and norm.kind == "gain",
+        "rope": found.rope is not None,
+        "rope_irregular": found.turns and found.rope is None,
+        "mla_nope": any(term.gain is not None or len(term.rows) > 1 for term in (W_Q.terms[0], W_K.terms[0])),
+        "lora": len(terms) > 2,
+        "tied_qk": layout_of(W_Q, W_K) == "shared by query and key",
+    }
+    return tuple(name for name, holds in said.items() if holds)

@@ -1,0 +1,192 @@
+"""Follow q or k at the attention call back to rows of weights: through rotation, norms, added parameters, low-rank parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwatch.heads.jacobian import Layout, Untraceable, read, token_maps
+from headwatch.heads.norms import NormFormula, fit_norm, trailing_places
+from headwatch.heads.selection import Rotation, Source, select
+from headwatch.heads.trace import Cut, Tracer
+
+__all__ = ["Channel", "Link", "Shift", "Trail", "follow", "tolerance_of"]
+
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """Relative error that a dtype's rounding may cause in a few operations."""
+    return _TOLERANCE.get(dtype, 4e-2)
+
+
+@dataclass(frozen=True)
+class Link:
+    """factor × one output channel of one projection."""
+
+    cut: Cut
+    channel: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class Shift:
+    """factor × one place of a parameter that was added."""
+
+    parameter: str
+    place: int
+    factor: float
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One coordinate: a sum of links and shifts, then a norm.
+
+    Attributes:
+        links: projections that are summed.
+        shifts: parameters added outside of projections.
+        norm: the norm after the sum, None without one.
+        place: flat place of this coordinate in the norm's output, to look its gain up.
+        factor: what multiplies it after the norm.
+    """
+
+    links: tuple[Link, ...]
+    shifts: tuple[Shift, ...] = ()
+    norm: Cut | None = None
+    place: int = 0
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Trail:
+    """All coordinates of a tensor, what rotates, and which row of a projection's input every token is.
+
+    Attributes:
+        channels: one per channel of the layout.
+        rotation: pairs and angles, or None.
+        rows: by projection, row of its input for every token (−1: none).
+        formulas: by norm.
+    """
+
+    channels: list[Channel]
+    rotation: Rotation | None
+    rows: dict[Cut, np.ndarray]
+    formulas: dict[Cut, NormFormula]
+
+
+def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail:
+    """The trail of a tensor back to the nearest projections.
+
+    Args:
+        tracer: the running trace.
+        tensor: q, k, or what a norm was given.
+        layout: its tokens and channels.
+        length: tokens per document.
+
+    Raises:
+        Untraceable: something on the way is no projection, norm, sum, scale, rotation or view.
+    """
+    tolerance = tolerance_of(tensor.dtype)
+    cuts = tracer.cuts_behind(tensor)
+    if not cuts:
+        raise Untraceable("no projection by a weight of the model was seen before the attention call")
+    leaves = [cut.leaf for cut in cuts]
+    maps = token_maps(tensor, layout, leaves)
+    channel_of = [_channel_of(cut, tokens) for cut, tokens in zip(cuts, maps, strict=True)]
+    selection = select(lambda plan: read(tensor, layout, leaves, maps, plan), channel_of, layout, length, tolerance)
+    inner = {
+        i: follow(tracer, cut.input, _inner_layout(cut, maps[i], channel_of[i], layout), length)
+        for i, cut in enumerate(cuts)
+        if cut.kind != "linear" and any(s.cut == i for sources in selection.sources for s in sources)
+    }
+    formulas = {cut: fit_norm(cut, tolerance) for i, cut in enumerate(cuts) if i in inner and cut.kind == "norm"}
+    places = [_place_of(each, tokens) for each, tokens in zip(channel_of, maps, strict=True)]
+    channels = [_channel(sources, cuts, inner, places) for sources in selection.sources]
+    rows = {cut: _rows(cut, tokens, layout) for cut, tokens in zip(cuts, maps, strict=True) if cut.kind == "linear"}
+    for trail in inner.values():
+        rows.update(trail.rows)
+        formulas.update(trail.formulas)
+    return Trail(channels, _turning(selection.rotation, list(inner.values())), rows, formulas)
+
+
+def _channel_of(cut: Cut, tokens: np.ndarray) -> np.ndarray:
+    """Channel of every element: of the weight for a projection, place within the token for anything else."""
+    if cut.linear is not None:
+        return cut.linear.places(cut.leaf.shape)[1]
+    flat = tokens.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    starts = np.searchsorted(flat[order], flat[order], side="left")
+    rank = np.empty_like(flat)
+    rank[order] = np.arange(len(flat)) - starts
+    return rank.reshape(tokens.shape)
+
+
+def _inner_layout(cut: Cut, tokens: np.ndarray, channel_of: np.ndarray, outer: Layout) -> Layout:
+    if cut.input.shape != cut.leaf.shape:
+        raise Untraceable(f"{cut.module} changes the shape of what it normalises")
+    n_channels = int(channel_of[tokens >= 0].max()) + 1
+    width = outer.width if n_channels % outer.width == 0 else n_channels
+    return Layout(tokens, np.where(tokens >= 0, channel_of, 0), outer.n_tokens, n_channels, width)
+
+
+def _place_of(channel_of: np.ndarray, tokens: np.ndarray) -> dict[int, int]:
+    """Flat place of one element of every channel."""
+    used = np.flatnonzero(tokens.reshape(-1) >= 0)
+    names, first = np.unique(channel_of.reshape(-1)[used], return_index=True)
+    return dict(zip(names.tolist(), used[first].tolist(), strict=True))
+
+
+def _channel(
+    sources: Sequence[Source], cuts: list[Cut], inner: dict[int, Trail], places: list[dict[int, int]]
+) -> Channel:
+    """Join the sources of one coordinate.
+
+    Raises:
+        Untraceable: several norms are summed, or a norm follows a norm.
+    """
+    links: list[Link] = []
+    shifts: list[Shift] = []
+    for source in sources:
+        cut = cuts[source.cut]
+        if cut.kind == "linear":
+            links.append(Link(cut, source.channel, source.factor))
+            continue
+        under = inner[source.cut].channels[source.channel]
+        place = places[source.cut][source.channel]
+        if cut.kind == "norm":
+            if len(sources) > 1 or under.norm is not None:
+                raise Untraceable(
+                    f"{cut.module}: a sum of norms, or a norm of a norm, between projection and attention"
+                )
+            return Channel(under.links, under.shifts, cut, place, source.factor)
+        if under.norm is not None:
+            raise Untraceable(f"{cut.module}: a parameter is added after a norm")
+        name, parameter = next(iter(cut.tensors.items()))
+        index = int(trailing_places(parameter.shape, cut.leaf.shape).reshape(-1)[place])
+        links += [Link(link.cut, link.channel, link.factor * source.factor) for link in under.links]
+        shifts += [Shift(s.parameter, s.place, s.factor * source.factor) for s in under.shifts]
+        shifts.append(Shift(name, index, source.factor))
+    return Channel(tuple(links), tuple(shifts))
+
+
+def _rows(cut: Cut, tokens: np.ndarray, layout: Layout) -> np.ndarray:
+    assert cut.linear is not None
+    rows = np.full(layout.n_tokens, -1, dtype=np.int64)
+    used = tokens >= 0
+    rows[tokens[used]] = cut.linear.places(cut.leaf.shape)[0][used]
+    return rows
+
+
+def _turning(outer: Rotation | None, inner: list[Trail]) -> Rotation | None:
+    """The one rotation on the way.
+
+    Raises:
+        Untraceable: a norm stands after a rotation.
+    """
+    if any(trail.rotation is not None for trail in inner):
+        raise Untraceable("a norm or an added parameter stands after the rotation of positions")
+    return outer

@@ -1,0 +1,247 @@
+"""A forward cut open at every projection and norm, so that what lies between them can be measured.
+
+Between a projection and the attention call stand views, rotations, repeats, sums, gains. Their Jacobian says exactly which
+channel of which projection each coordinate of q and k is, whatever the values are: dead channels, duplicated rows and
+zero-initialised weights included. Ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_iter, tree_map_only
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from headwatch.heads.linearcalls import LinearCall, recognise
+from headwatch.heads.names import named_parameters
+from headwatch.heads.weights import ParameterIndex
+from headwatch.probe.call import AttentionCall
+from headwatch.probe.capture import Capture
+from headwatch.probe.functions import SOFTMAX, bound, flex_operator
+from headwatch.probe.scores import name_of
+from headwatch.probe.stack import Frame
+
+__all__ = ["Cut", "Tracer"]
+
+_CASTS = frozenset({"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "detach"})
+_NORMS = {F.layer_norm: ("input", "shape", "weight", "bias", "eps"), F.rms_norm: ("input", "shape", "weight", "eps")}
+_SHIFTS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
+_LEAVES_TORCH = frozenset({"numpy", "__array__", "__dlpack__", "tolist", "item"})
+_EPS = ("eps", "variance_epsilon", "norm_eps", "epsilon")
+_WINDOW = 2  # generations of cuts that stay: those since the last attention call, and those before it
+
+
+@dataclass(eq=False)
+class Cut:
+    """A place where the forward was cut: what came in, what went on from here.
+
+    Attributes:
+        kind: "linear" (a weight of the model), "norm", or "shift" (a parameter added).
+        leaf: the values that went on.
+        input: what came in, with its own graph up to earlier cuts.
+        module: name of the module that was running.
+        linear: the call, for "linear".
+        tensors: parameters of a norm or shift by name, as they broadcast over the trailing dimensions of ``leaf``.
+        eps: what a norm may have added before its root.
+    """
+
+    kind: Literal["linear", "norm", "shift"]
+    leaf: Tensor
+    input: Tensor
+    module: str
+    generation: int
+    linear: LinearCall | None = None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    eps: tuple[float, ...] = ()
+
+
+class Tracer(Capture):
+    """A capture whose forward keeps, for a short stretch, the graph from cuts to the attention call.
+
+    Args:
+        model: the model that is going to run.
+        handler: called with every attention call; its q and k carry the graph.
+
+    Attributes:
+        index: the model's parameters.
+        ran: names of modules that were reached.
+    """
+
+    def __init__(self, model: nn.Module, handler: Callable[[AttentionCall], None]) -> None:
+        super().__init__(model, handler)
+        self.index = ParameterIndex(named_parameters(model))
+        self.stack.on_output = self._module_output
+        self._cuts: dict[int, Cut] = {}
+        self._live: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._generation = 0
+        self._fresh = False
+
+    def cuts_behind(self, tensor: Tensor) -> list[Cut]:
+        """The cuts that a tensor was computed from, in the order they were made."""
+        found = {id(leaf): self._cuts[id(leaf)] for leaf in _leaves(tensor) if id(leaf) in self._cuts}
+        order = list(self._cuts)
+        return sorted(found.values(), key=lambda cut: order.index(id(cut.leaf)))
+
+    def recent(self) -> list[Cut]:
+        """All cuts that are kept, latest first."""
+        return list(self._cuts.values())[::-1]
+
+    def new_call(self) -> None:
+        """An attention call was handled: cuts of earlier calls are let go."""
+        if not self._fresh:
+            return
+        self._fresh = False
+        self._generation += 1
+        oldest = self._generation - _WINDOW
+        self._cuts = {key: cut for key, cut in self._cuts.items() if cut.generation > oldest}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        with torch.enable_grad():
+            return super().__torch_function__(func, types, args, kwargs)
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """One torch function: a projection is cut, what follows a cut is recorded, anything else only computed."""
+        name = name_of(func)
+        linear = recognise(name, args, kwargs, self.index, self.stack.owner)
+        if linear is not None:
+            return self._cut("linear", _plain(func, args, kwargs), linear.x, linear=linear)
+        if func in _NORMS:
+            return self._functional_norm(bound(_NORMS[func], args, kwargs), _plain(func, args, kwargs))
+        live = any(self._is_live(each) for each in _tensors(args, kwargs))
+        if not live or func in SOFTMAX or func in (F.scaled_dot_product_attention, flex_operator()):
+            out = _plain(func, args, kwargs)
+            self._note_cast(name, args, out)
+            return out
+        if name in _LEAVES_TORCH:
+            return _plain(func, args, kwargs)
+        if name in _SHIFTS and (shift := self._shift(name, args, kwargs)) is not None:
+            return self._cut("shift", _plain(func, args, kwargs), shift[0], tensors=shift[1])
+        return self._recorded(func, name, args, kwargs)
+
+    def _recorded(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Compute with the graph; only what is live takes part in it."""
+        place = args[0] if args and (name.endswith("_") or name == "__setitem__") else None
+        given = tree_map_only(
+            Tensor, lambda t: t if self._is_live(t) or t is place else t.detach(), (args, dict(kwargs))
+        )
+        try:
+            out = func(*given[0], **given[1])
+        except RuntimeError:
+            return _plain(func, args, kwargs)
+        for tensor in (*_tensors((out,), {}), *((place,) if isinstance(place, Tensor) else ())):
+            if tensor.requires_grad:
+                self._live[tensor] = self._generation
+        return out
+
+    def _cut(self, kind: Literal["linear", "norm", "shift"], out: Tensor, source: Tensor, **what: Any) -> Tensor:
+        if not out.is_floating_point() or out.requires_grad:
+            return out
+        leaf = out.requires_grad_()
+        self._cuts[id(leaf)] = Cut(kind, leaf, source, self.stack.owner, self._generation, **what)
+        self._fresh = True
+        result = leaf.clone()
+        self._live[result] = self._generation
+        return result
+
+    def _is_live(self, value: object) -> bool:
+        """Whether a tensor carries a graph to a cut that is still kept."""
+        if not isinstance(value, Tensor) or not value.requires_grad or value.is_leaf:
+            return False
+        born = self._live.get(value)
+        if born is None:  # a base that was written to through a view
+            self._live[value] = born = self._generation
+        return bool(born > self._generation - _WINDOW)
+
+    def _note_cast(self, name: str, args: tuple[Any, ...], out: object) -> None:
+        if name in _CASTS and isinstance(out, Tensor) and isinstance(args[0], Tensor) and self.index.find(args[0]):
+            self.index.note_cast(args[0], out)
+
+    def _functional_norm(self, named: Mapping[str, Any], out: Tensor) -> Tensor:
+        tensors = {}
+        for role in ("weight", "bias"):
+            found = None if named.get(role) is None else self.index.find(named[role], self.stack.owner)
+            if found is not None:
+                tensors[found[0]] = found[1]
+        eps = named.get("eps")
+        known = (float(eps),) if eps is not None else (torch.finfo(named["input"].dtype).eps,)
+        return self._cut("norm", out, named["input"], tensors=tensors, eps=known)
+
+    def _shift(
+        self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """(what came in, the parameter) of an activation plus a parameter of the model."""
+        if len(args) != 2 or kwargs:
+            return None
+        source, other = args if self._is_live(args[0]) else args[::-1]
+        if not isinstance(other, Tensor) or self._is_live(other):
+            return None
+        found = self.index.find(other, self.stack.owner)
+        if found is None or not _broadcasts(found[1], source) or found[1].shape != other.shape:
+            return None
+        return source, {found[0]: found[1]}
+
+    def _module_output(self, frame: Frame, args: tuple[Any, ...], out: object) -> object:
+        """Cut a norm module that computes in python."""
+        source = args[0] if args else None
+        if not isinstance(out, Tensor) or not isinstance(source, Tensor) or not _is_pointwise(frame.module):
+            return None
+        if out.shape != source.shape or not out.is_floating_point() or not source.is_floating_point():
+            return None
+        if {id(leaf) for leaf in _leaves(out)} - {id(leaf) for leaf in _leaves(source)}:
+            return None
+        prefix = f"{frame.name}." if frame.name else ""
+        tensors = {f"{prefix}{key}": p for key, p in frame.module._parameters.items() if p is not None}
+        if not all(_broadcasts(tensor, out) for tensor in tensors.values()):
+            return None
+        eps = tuple(float(value) for key in _EPS if isinstance(value := getattr(frame.module, key, None), float))
+        with torch.enable_grad():
+            return self._cut("norm", out.detach(), source, tensors=tensors, eps=eps)
+
+
+def _plain(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Compute without graph. Gradient mode stays on: a view made here may be written to by code that is recorded."""
+    given = tree_map_only(Tensor, lambda t: t.detach() if t.requires_grad else t, (args, dict(kwargs)))
+    return func(*given[0], **given[1])
+
+
+def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    return (each for each in tree_iter((args, dict(kwargs))) if isinstance(each, Tensor))
+
+
+def _leaves(tensor: Tensor) -> Iterator[Tensor]:
+    """Leaves of the autograd graph of a tensor."""
+    todo, seen = [tensor.grad_fn], set()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf
+        todo.extend(child for child, _ in node.next_functions)
+
+
+def _broadcasts(parameter: Tensor, tensor: Tensor) -> bool:
+    """Whether a parameter broadcasts over the trailing dimensions of a tensor."""
+    sizes = zip(reversed(parameter.shape), reversed(tensor.shape), strict=False)
+    return parameter.dim() <= tensor.dim() and all(a in (1, b) for a, b in sizes)
+
+
+def _is_pointwise(module: nn.Module) -> bool:
+    """A module without children that keeps gains at most: a norm, by all that its shape tells."""
+    if any(True for _ in module.children()):
+        return False
+    kept = [parameter for parameter in module._parameters.values() if parameter is not None]
+    return bool(kept) or "norm" in type(module).__name__.lower()
