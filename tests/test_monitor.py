@@ -84,5 +84,5 @@ def test_a_model_without_attention_is_refused():
 
 
 def test_unknown_public_name():
-    with pytest.raises(AttributeError, match="has Monitor|has FormOptions"):
+    with pytest.raises(AttributeError, match="it has FormOptions, Monitor"):
         _ = headwatch.Montior

@@ -71,6 +71,13 @@ def build(tmp_path, measures, sinks=(), background=True, **options):
     return recorder, watchers
 
 
+def observe_all(recorder, watchers, steps):
+    for step in steps:
+        for watcher in watchers:
+            watcher.observe(moment(step))
+    recorder.close("finished")
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_both_monitors_share_a_row_where_both_are_due(tmp_path, background):
     sink = Sink()
@@ -117,10 +124,7 @@ def test_a_failure_is_said_once_and_the_rest_goes_on(tmp_path, where):
     }
     recorder, watchers = build(tmp_path, measures, [sink])
     with pytest.warns(HeadwatchWarning, match=r"the profile monitor failed at step 2: .*no (weights|numbers)"):
-        for step in (1, 2, 3):
-            for watcher in watchers:
-                watcher.observe(moment(step))
-        recorder.close("finished")
+        observe_all(recorder, watchers, range(1, 4))
     assert {row.step: set(row.snapshots) for row in sink.rows} == {
         1: {"profile", "signature"},
         2: {"signature"},
@@ -173,9 +177,7 @@ def test_a_store_that_cannot_be_written_costs_only_the_store(tmp_path, monkeypat
 
     monkeypatch.setattr(recorder.store, "write_table", disk_full)
     with pytest.warns(HeadwatchWarning, match=r"could not be written at step 2: .*No space left") as said:
-        for step in range(1, 8):
-            watcher.observe(moment(step))
-    recorder.close("finished")
+        observe_all(recorder, [watcher], range(1, 8))
     assert len(said) == 1
     assert len(sink.rows) == 7
     assert load(tmp_path / "r").steps() == [1, 6, 7]  # written again as soon as there is room

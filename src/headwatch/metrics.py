@@ -355,6 +355,7 @@ HEADLINE_KEYS: tuple[str, ...] = (
     "pairing",
     "drift",
 )
+SIGNATURE_HEADLINE: tuple[str, ...] = ("n_eff", "mutual_information", "row_entropy", "sink_share")
 
 
 def keys_of(kind: Kind) -> tuple[str, ...]:

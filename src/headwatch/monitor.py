@@ -147,8 +147,10 @@ class Monitor:
         self._last = _moment(step, None, epoch) if step != self._last.step else self._last
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resume needs: ``Monitor(model, **state)``. Call it when you save a checkpoint: it first waits until the
-        snapshots taken so far are on disk, so that a checkpoint never runs ahead of the store."""
+        """What a resume needs: ``Monitor(model, **state)``. Call it when you save a checkpoint.
+
+        It first waits until the snapshots taken so far are on disk: a checkpoint never runs ahead of the store.
+        """
         self._recorder.flush()
         return {"run_id": self.run_id, "resume_from": self._last.step}
 

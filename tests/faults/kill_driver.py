@@ -3,6 +3,7 @@
 Forks its children before any thread exists, so that each starts in milliseconds. Prints one JSON line at the end.
 """
 
+import itertools
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +19,10 @@ import torch
 from torch import nn
 
 import headwatch
-from headwatch.sinks import store as store_module
+from headwatch.heads import find_heads
+from headwatch.measure import ProfileMeasure
+from headwatch.sinks.store import RunStore
+from headwatch.snapshot import SCHEMA_VERSION
 
 EVERY, LAST = 2, 100_000
 
@@ -49,6 +54,18 @@ def train(root, saved):
             os.replace(saved.with_suffix(".new"), saved)
 
 
+def write_on(root, saved):
+    """Writes parts as fast as it can, and compacts them often: a kill mostly lands in the middle of a write."""
+    model = nn.Sequential(Attention(), Attention())
+    measure = ProfileMeasure(find_heads(model), lambda: dict(model.named_parameters()), null=False)
+    snapshot = measure.take(0)(0)
+    store = RunStore(root / "headwatch" / "killed", {"schema_version": SCHEMA_VERSION, "id": "killed"})
+    for step in range(len(store.steps("profile")), LAST):
+        store.write(replace(snapshot, step=step).with_columns(step=step))
+        if step % 25 == 0:
+            store.compact(above=20)
+
+
 def check(run_path):
     """Read with our reader and with pandas alone; what is there must be whole, each step once."""
     run = headwatch.load(run_path)
@@ -75,16 +92,15 @@ def in_a_child(function, *args):
     os._exit(0)
 
 
-def main(root, kills, seed):
-    root.mkdir(parents=True, exist_ok=True)
+def kill_often(job, root, kills, seed, longest):
+    """Start the job, kill -9 it at a random moment, read the store; ``kills`` times."""
     rng = random.Random(seed)
     saved = root / "checkpoint"
     run_path = root / "headwatch" / "killed"
-    torch.set_num_threads(1)
     survived = 0
     while survived < kills:
-        child = in_a_child(train, root, saved)
-        time.sleep(rng.uniform(0.02, 0.6))
+        child = in_a_child(job, root, saved)
+        time.sleep(rng.uniform(0.02, longest))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         if not (run_path / "run.json").exists():
@@ -93,6 +109,20 @@ def main(root, kills, seed):
         _, status = os.waitpid(in_a_child(check, run_path), 0)
         if status:
             sys.exit(f"the store did not read after kill {survived}")
+    return survived, saved, run_path
+
+
+def writing(root, kills, seed):
+    """The store alone, killed while it writes."""
+    survived, _, run_path = kill_often(write_on, root, kills, seed, longest=0.15)
+    steps = check(run_path)
+    holes = sorted(set(range(steps[-1] + 1)) - set(steps))
+    print(json.dumps({"kills": survived, "last_step": steps[-1], "missing": holes}))
+
+
+def training(root, kills, seed):
+    """A monitored training, killed and resumed from its last checkpoint."""
+    survived, saved, run_path = kill_often(train, root, kills, seed, longest=0.6)
     # a last training that ends by itself: from here the store must hold each due step once
     model = nn.Sequential(Attention(), Attention())
     start = int(saved.read_text()) if saved.exists() else 0
@@ -107,7 +137,7 @@ def main(root, kills, seed):
     wanted = sorted({*range(0, end + 1, EVERY), end})
     extra = [s for s in steps if s % EVERY and s != end]  # where a resume took a due step late
     missing = [s for s in wanted if s not in steps]
-    gaps = max((b - a for a, b in zip(steps, steps[1:], strict=False)), default=0)
+    gaps = max((b - a for a, b in itertools.pairwise(steps)), default=0)
     superseded = len(list((run_path / "superseded").rglob("*.parquet")))
     print(
         json.dumps(
@@ -126,5 +156,7 @@ def main(root, kills, seed):
 
 
 if __name__ == "__main__":
-    assert store_module.COMPACT_ABOVE > 0
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    torch.set_num_threads(1)
+    directory = Path(sys.argv[2])
+    directory.mkdir(parents=True, exist_ok=True)
+    {"training": training, "writing": writing}[sys.argv[1]](directory, int(sys.argv[3]), int(sys.argv[4]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headwatch.metrics import HEADLINE_KEYS, Kind, keys_of
+from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_HEADLINE, Kind, keys_of
 
 __all__ = [
     "MAX_KEYS",
@@ -20,7 +20,6 @@ __all__ = [
 
 MAX_KEYS = 1500
 TRACKED = 64  # more lines than this in one panel cannot be told apart
-SIGNATURE_HEADLINE: tuple[str, ...] = ("n_eff", "mutual_information", "row_entropy", "sink_share")
 _GOLDEN = 0.6180339887498949
 
 Metrics = Sequence[str] | Mapping[str, Sequence[str]]

@@ -1,0 +1,141 @@
+"""The callback that watches where every attention head looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from headwatch.callbacks._base import HeadMonitor
+from headwatch.callbacks._documents import documents_of
+from headwatch.callbacks._lightning import LightningModule, Trainer
+from headwatch.callbacks._session import Session
+from headwatch.heads import HeadMap
+from headwatch.measure import Measure
+from headwatch.metrics import SIGNATURE_HEADLINE, Kind
+from headwatch.probe.measure import SignatureMeasure
+from headwatch.schedule import EARLY_STEPS
+
+__all__ = ["MarginalAttentionMonitor"]
+
+
+class MarginalAttentionMonitor(HeadMonitor):
+    r"""Watch every attention head's marginal signature on fixed probe documents while the model trains.
+
+    At due steps this callback runs the same documents through the model, leaving no trace in training, and reduces each
+    head's attention over the queries as it passes by: no T × T map of all heads is ever kept. The idea of marginal
+    attention is Maiorca, Nelson and Locatello's (arXiv:2610.03109); the definitions are ours.
+
+    Logged for every head as ``heads/<signature>/L03.H07``, by default:
+
+    - ``n_eff``: effective share of the keys attended; 1 for uniform attention under any mask, near 1 at initialisation.
+    - ``mutual_information``: between query and key, in nats, minus its value for uniform attention.
+    - ``row_entropy``: mean entropy of a query's attention, in nats; a fall to 0 is entropy collapse.
+    - ``sink_share``: share of the attention on the first token and on special tokens.
+
+    and in the store also ``c95`` (share of keys that hold 95 % of the attention), ``peak_mean`` (mean over keys of the
+    largest attention that any query gives them) and ``max_logit`` (largest score before softmax), each with ``_std``
+    over documents. For the whole model, ``headsum/<signature>/median``, ``/p10``, ``/p90``; always side by side
+    ``/consistency`` (mean Pearson correlation between documents) and ``/dispersion`` (spread over heads: a fixed random
+    net is consistent, with dispersion near 0); ``/drift`` against the snapshot before, beside its ``/noise_floor``.
+
+    Args:
+        probe: the documents: a batch, a list of batches, a dataloader, or a number n: the first n validation batches.
+        every_n_train_steps: interval in optimizer steps, after the early steps.
+        early_steps: extra due steps at the start. Step 0 and the end are always measured.
+        special_tokens: token ids that are ignored as keys, besides the first token of each segment.
+        query_stride: count every stride-th query only; cheaper, with the error stated in
+            ``headwatch.marginal.column_statistics``.
+        probe_fn: ``probe_fn(pl_module, batch)`` runs the network once on a probe batch; by default the module's own
+            ``forward``, else the smallest submodule that holds all heads. Never ``training_step``.
+        dirpath: root of the store; the Trainer's ``default_root_dir`` by default.
+        name: tells two monitors of this class apart; enters paths and keys.
+        include: patterns of module names or heads ("L03.*") to watch; everything by default.
+        exclude: patterns to leave out.
+        heads: heads handed over where discovery refuses.
+        prove: prove the heads' layout on the first training batch.
+        metrics: per-head signatures for the logger; the store has all.
+        log_heads: per-head scalars to the logger; aggregates are always logged.
+        max_overhead: largest share of training time; kept by stretching the interval.
+        on_error: "warn" says a failure once and training goes on; "raise" is for tests.
+
+    Raises:
+        ValueError: a setting that cannot be, or no probe documents, with what to do.
+        NoAttentionError: no self-attention head was found, before training starts.
+
+    Example::
+
+        # the first two validation batches
+        Trainer(callbacks=[MarginalAttentionMonitor(probe=2)])
+        # documents of your own, beside the profiles
+        Trainer(callbacks=[QKProfileMonitor(), MarginalAttentionMonitor(probe=token_ids)])
+        # long documents, every fourth query
+        Trainer(callbacks=[MarginalAttentionMonitor(probe=long_ids, query_stride=4)])
+    """
+
+    kind: ClassVar[Kind] = "signature"
+
+    def __init__(
+        self,
+        probe: Any = 2,
+        every_n_train_steps: int = 100,
+        early_steps: Sequence[int] = EARLY_STEPS,
+        special_tokens: Sequence[int] = (),
+        query_stride: int = 1,
+        probe_fn: Callable[..., object] | None = None,
+        dirpath: str | None = None,
+        name: str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        heads: Sequence[Mapping[str, Any]] | None = None,
+        prove: bool = True,
+        metrics: Sequence[str] = SIGNATURE_HEADLINE,
+        log_heads: bool = True,
+        max_overhead: float = 0.01,
+        on_error: Literal["warn", "raise"] = "warn",
+    ) -> None:
+        super().__init__(
+            every_n_train_steps=every_n_train_steps,
+            early_steps=early_steps,
+            dirpath=dirpath,
+            name=name,
+            include=include,
+            exclude=exclude,
+            heads=heads,
+            prove=prove,
+            probe_fn=probe_fn,
+            metrics=metrics,
+            log_heads=log_heads,
+            max_overhead=max_overhead,
+            on_error=on_error,
+        )
+        if probe is None or (isinstance(probe, int) and probe <= 0):
+            raise ValueError(
+                "probe: expected documents (a batch, a list of batches, a dataloader) or a number of validation batches above "
+                f"0, found {probe!r}."
+            )
+        if not isinstance(query_stride, int) or query_stride < 1:
+            raise ValueError(
+                f"query_stride: expected a whole number ≥ 1, found {query_stride!r}; 1 counts every query."
+            )
+        self.probe = probe
+        self.special_tokens = tuple(special_tokens)
+        self.query_stride = query_stride
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that ``run.json`` records."""
+        probe = self.probe if isinstance(self.probe, int) else type(self.probe).__name__
+        own = {"probe": probe, "special_tokens": list(self.special_tokens), "query_stride": self.query_stride}
+        return {**super().settings(), **own}
+
+    def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
+        """The signatures of every head of the map on the probe documents."""
+        return SignatureMeasure(
+            pl_module,
+            head_map,
+            documents_of(trainer, self.probe),
+            probe_fn=self.probe_fn,
+            context=trainer.precision_plugin.forward_context,
+            special_tokens=self.special_tokens,
+            query_stride=self.query_stride,
+            notices=session.notices,
+        )

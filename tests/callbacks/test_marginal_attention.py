@@ -1,0 +1,121 @@
+"""The signature callback in a real Trainer."""
+
+import numpy as np
+import pytest
+import pytorch_lightning as pl
+import torch
+from tiny import CONTEXT, VOCABULARY, Tiny, batches, fingerprint, trainer
+from torch.utils.data import DataLoader
+
+import headwatch
+from headwatch.callbacks import MarginalAttentionMonitor, QKProfileMonitor
+
+DOCUMENTS = torch.randint(0, VOCABULARY, (6, CONTEXT), generator=torch.Generator().manual_seed(1))
+
+
+def fit(root, callbacks, val=None, **options):
+    pl.seed_everything(3)
+    model = Tiny()
+    run = trainer(root, callbacks, **options)
+    run.fit(model, batches(), val)
+    return model, run
+
+
+def attention_of(model, layer, documents):
+    """A[b, h, q, k] of one layer, from the model's own weights, in float64."""
+    model = model.double().eval()
+    x = model.embed(documents)
+    for block in model.blocks[:layer]:
+        x = block(x)
+    h = model.blocks[layer].norm(x)
+    attention = model.blocks[layer].attention
+    q, k = (p(h).unflatten(-1, (2, 8)).transpose(1, 2) for p in (attention.q_proj, attention.k_proj))
+    scores = q @ k.mT / 8**0.5
+    future = torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, -torch.inf).softmax(-1).detach().numpy()
+
+
+def test_the_last_snapshot_is_the_attention_of_the_trained_model(tmp_path):
+    model, _ = fit(tmp_path, [MarginalAttentionMonitor(probe=DOCUMENTS, on_error="raise")])
+    rows = headwatch.load(tmp_path).to_pandas("signature").query("step == 12").set_index(["layer", "head"])
+    for layer in range(2):
+        A = attention_of(model, layer, DOCUMENTS)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            entropy = -np.where(A > 0, A * np.log(A), 0).sum(-1).mean(-1)  # over queries
+        sink = A[..., 0].sum(-1) / CONTEXT
+        peak = A.max(-2)[..., 1:].mean(-1)
+        for head in range(2):
+            row = rows.loc[(layer, head)]
+            np.testing.assert_allclose(row.row_entropy, entropy[:, head].mean(), rtol=1e-5)
+            np.testing.assert_allclose(row.sink_share, sink[:, head].mean(), rtol=1e-5)
+            np.testing.assert_allclose(row.peak_mean, peak[:, head].mean(), rtol=1e-5)
+            np.testing.assert_allclose(row.row_entropy_std, entropy[:, head].std(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("probe", ["documents", "validation"])
+def test_training_is_bit_identical(tmp_path, probe):
+    options = {"max_steps": 50, "val_check_interval": 5, "limit_val_batches": 2}
+
+    def run(root, callbacks):
+        pl.seed_everything(3)
+        tokens = torch.randint(0, VOCABULARY, (16, CONTEXT + 1))
+        val = DataLoader(tokens, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(9))
+        model = Tiny()
+        it = trainer(root, callbacks, **options)
+        it.fit(model, batches(), val)
+        return fingerprint(model, it)
+
+    documents = DOCUMENTS if probe == "documents" else 2
+    monitors = [
+        QKProfileMonitor(every_n_train_steps=7, on_error="raise"),
+        MarginalAttentionMonitor(probe=documents, every_n_train_steps=3, on_error="raise"),
+    ]
+    assert run(tmp_path / "without", []) == run(tmp_path / "with", monitors)
+    assert len(headwatch.load(tmp_path / "with").steps("signature")) > 15
+
+
+def test_both_monitors_share_one_run(tmp_path):
+    monitors = [QKProfileMonitor(5, on_error="raise"), MarginalAttentionMonitor(DOCUMENTS, 4, on_error="raise")]
+    fit(tmp_path, monitors)
+    run = headwatch.load(tmp_path)
+    assert run.steps("profile") == [0, 1, 2, 4, 5, 8, 10, 12]
+    assert run.steps("signature") == [0, 1, 2, 4, 8, 12]
+    assert set(run.info["settings"]) == {"profile", "signature"}
+    keys = set(run.summary["key"].to_pylist())
+    assert {"n_eff_consistency", "n_eff_dispersion", "n_eff_drift", "n_eff_noise_floor"} <= keys
+    assert set(run.tokens["layer"].to_pylist()) == {0, 1}
+
+
+def test_an_untrained_decoder_attends_evenly(tmp_path):
+    fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS, on_error="raise")], max_steps=1)
+    rows = headwatch.load(tmp_path).to_pandas("signature").query("step == 0")
+    assert rows.n_eff.between(0.9, 1.0001).all()
+
+
+class TestRefusals:
+    def test_no_validation_loader(self, tmp_path):
+        with pytest.raises(ValueError, match=r"probe=2: expected validation batches, found no validation dataloader"):
+            fit(tmp_path, [MarginalAttentionMonitor(probe=2)])
+
+    @pytest.mark.parametrize("probe", [None, 0, -1])
+    def test_no_documents(self, probe):
+        with pytest.raises(ValueError, match=r"probe: expected documents .*found"):
+            MarginalAttentionMonitor(probe=probe)
+
+    def test_stride(self):
+        with pytest.raises(ValueError, match=r"query_stride: expected a whole number"):
+            MarginalAttentionMonitor(DOCUMENTS, query_stride=0)
+
+
+@pytest.mark.filterwarnings("ignore::headwatch.notices.HeadwatchWarning")
+def test_a_probe_that_does_not_fit_never_stops_training(tmp_path):
+    wrong = torch.randint(0, VOCABULARY, (2, CONTEXT)) + 10 * VOCABULARY  # ids past the embedding
+    monitors = [QKProfileMonitor(5), MarginalAttentionMonitor(wrong, 4)]
+    model, _ = fit(tmp_path, monitors)
+    assert len(model.losses) == 12
+    run = headwatch.load(tmp_path)
+    assert run.steps("profile") == [0, 1, 2, 4, 5, 8, 10, 12]
+    assert run.steps("signature") == []
+    assert any("the signature monitor failed at step 0" in text for text in run.info["messages"])
+    assert any("failed 3 times in a row, last at step 2" in text for text in run.info["messages"])
+    assert model.training
