@@ -10,10 +10,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headwatch.figures.composite import composite_figure, composite_png
+    from headwatch.figures.interactive import (
+        drift_against_loss,
+        heat_map,
+        profile_against_signature,
+        simplex_3d,
+        trajectories,
+    )
+    from headwatch.figures.paper import paper_tetrahedron, paper_trajectories, paper_triangle
 
-__all__ = ["composite_figure", "composite_png"]
+__all__ = [
+    "composite_figure",
+    "composite_png",
+    "drift_against_loss",
+    "heat_map",
+    "paper_tetrahedron",
+    "paper_trajectories",
+    "paper_triangle",
+    "profile_against_signature",
+    "simplex_3d",
+    "trajectories",
+]
 
-_HOMES = {"composite_figure": "composite", "composite_png": "composite"}
+_HOMES = {
+    **dict.fromkeys(("composite_figure", "composite_png"), "composite"),
+    **dict.fromkeys(("paper_tetrahedron", "paper_trajectories", "paper_triangle"), "paper"),
+    **dict.fromkeys(
+        ("drift_against_loss", "heat_map", "profile_against_signature", "simplex_3d", "trajectories"), "interactive"
+    ),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -79,6 +79,19 @@ class HeadGrid:
         """The profiles (a, b, c, d), shape ``[S, H, 4]``."""
         return np.stack([self.matrix(key) for key in "abcd"], axis=-1)
 
+    def at(self, step: int | None = None) -> int:
+        """Row of the last snapshot at or before a step; of the last one where no step is given.
+
+        Raises:
+            ValueError: the first snapshot came later.
+        """
+        if step is None:
+            return len(self.steps) - 1
+        before = np.flatnonzero(self.steps <= step)
+        if not before.size:
+            raise ValueError(f"step: no snapshot at or before {step}; the first is {int(self.steps[0])}")
+        return int(before[-1])
+
     def has(self, column: str) -> bool:
         """Whether the column exists and holds a number."""
         return column in self.table.column_names and self.table[column].null_count < self.table.num_rows
