@@ -110,8 +110,8 @@ class MarginalAttentionMonitor(HeadMonitor):
         )
         if probe is None or (isinstance(probe, int) and probe <= 0):
             raise ValueError(
-                "probe: expected documents (a batch, a list of batches, a dataloader) or a number of validation batches "
-                f"above 0, found {probe!r}."
+                "probe: expected documents (a batch, a list of batches, a dataloader) or a number of validation "
+                f"batches above 0, found {probe!r}."
             )
         if not isinstance(query_stride, int) or query_stride < 1:
             raise ValueError(
