@@ -47,6 +47,15 @@ def test_consistency_is_the_mean_over_pairs():
     expected = np.corrcoef(values)[np.triu_indices(5, 1)].mean()
     assert consistency(values) == pytest.approx(expected)
     assert np.isnan(consistency(values[:1]))
+    values[2, 5] = np.nan  # a head that is empty on one document
+    rest = np.delete(np.arange(24), 5)
+    pairs = [
+        np.corrcoef(values[i][keep], values[j][keep])[0, 1]
+        for i in range(5)
+        for j in range(i)
+        for keep in [rest if 2 in (i, j) else np.arange(24)]
+    ]
+    assert consistency(values) == pytest.approx(np.mean(pairs))
 
 
 def test_permuted_heads_agree_by_chance_only():

@@ -61,8 +61,10 @@ def consistency(values: ArrayLike, layer: ArrayLike | None = None) -> float:
     -0.333
     """
     rows = _array(values)
-    pairs = [pearson(rows[i], rows[j], layer) for i in range(len(rows)) for j in range(i)]
-    return _mean(pairs)
+    if np.isfinite(rows).all():
+        groups = None if layer is None else np.asarray(layer)
+        return _mean(_correlations(np.array([_deviation(row, groups) for row in rows])))
+    return _mean([pearson(rows[i], rows[j], layer) for i in range(len(rows)) for j in range(i)])
 
 
 def permuted_consistency(values: ArrayLike, *, seed: int = 0, repeats: int = 20) -> float:
@@ -169,9 +171,18 @@ def _correlation(x: Vector, y: Vector) -> float:
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
-def _mean(values: list[float]) -> float:
-    finite = [value for value in values if np.isfinite(value)]
-    return float(np.mean(finite)) if finite else float("nan")
+def _correlations(rows: Vector) -> Vector:
+    """Correlations of all pairs of centred rows."""
+    if rows.ndim < 2 or rows.shape[1] < 3:
+        return np.full(1, np.nan)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows @ rows.T)[np.triu_indices(len(rows), 1)]
+
+
+def _mean(values: ArrayLike) -> float:
+    finite = _array(values)
+    finite = finite[np.isfinite(finite)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
 def _mean_over_documents(values: Vector) -> Vector:

@@ -45,7 +45,8 @@ class SignatureMeasure:
         probe_fn: ``probe_fn(model, batch)`` runs the forward; by default the call rule of :func:`model_call`.
         context: makes the context of a forward, such as ``trainer.precision_plugin.forward_context``.
         special_tokens: token ids that are ignored as keys, besides the first token of each segment.
-        query_stride: count every stride-th query only; 4 keeps n_eff and c95 at correlation .995.
+        query_stride: count every stride-th query only; what it costs in accuracy stands at
+            :func:`headwatch.marginal.column_statistics`.
         token_documents: token signals are recorded for so many documents.
         notices: where what cannot be measured is said, once.
     """
