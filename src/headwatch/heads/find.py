@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headwatch.heads.errors import NoAttentionError
 from headwatch.heads.headmap import HeadMap, LeftOut, Projection, Site
-from headwatch.heads.names import named_modules, named_parameters
+from headwatch.heads.names import LiveParameters, named_modules, named_parameters
 from headwatch.heads.selecting import select_heads
 from headwatch.heads.structural import structural_sites
 
@@ -52,7 +52,7 @@ def find_heads(
     if probe:
         from headwatch.heads.behaviour import observe  # the probe imports names from here
 
-        seen = observe(model, probe, parameters, sites)
+        seen = observe(model, probe, LiveParameters(model), sites)
         counted += [*(site.module for site in seen.proven), *seen.refused]
         sites, left_out = _merged(sites, left_out, seen)
     if not sites:

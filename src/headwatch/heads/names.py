@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-__all__ = ["clean_name", "named_modules", "named_parameters"]
+__all__ = ["LiveParameters", "clean_name", "named_modules", "named_parameters"]
 
 _RESERVED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
@@ -56,3 +56,24 @@ def named_parameters(model: nn.Module) -> dict[str, Tensor]:
         if is_parametrized(module):
             found.update({f"{prefix}{key}": getattr(module, key) for key in module.parametrizations})  # type: ignore[union-attr]
     return found
+
+
+class LiveParameters(Mapping[str, Tensor]):
+    """The same by the same names, looked up anew at every access: FSDP2 puts whole weights in place for a forward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._owners = dict(named_modules(model))
+        self._names = tuple(named_parameters(model))
+
+    def __getitem__(self, name: str) -> Tensor:
+        owner, _, key = name.rpartition(".")
+        value = getattr(self._owners[owner], key)
+        if not isinstance(value, Tensor):
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

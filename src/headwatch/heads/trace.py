@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from headwatch.heads.linearcalls import LinearCall, recognise
-from headwatch.heads.names import named_parameters
+from headwatch.heads.names import LiveParameters
 from headwatch.heads.weights import ParameterIndex
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.capture import Capture
@@ -74,7 +74,7 @@ class Tracer(Capture):
 
     def __init__(self, model: nn.Module, handler: Callable[[AttentionCall], None]) -> None:
         super().__init__(model, handler)
-        self.index = ParameterIndex(named_parameters(model))
+        self.index = ParameterIndex(LiveParameters(model))
         self.stack.on_output = self._module_output
         self._cuts: dict[int, Cut] = {}
         self._live: WeakTensorKeyDictionary = WeakTensorKeyDictionary()

@@ -36,9 +36,11 @@ class ParameterIndex:
     """Parameters and buffers of a model, found again from tensors that are views or casts of them."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
         self._by_storage: dict[int, list[tuple[str, Tensor]]] = {}
+        self._sharded = [name for name, tensor in parameters.items() if hasattr(tensor, "placements")]
         for name, tensor in parameters.items():
-            if tensor.numel() and tensor.layout.__str__() == "torch.strided":
+            if tensor.numel() and tensor.layout.__str__() == "torch.strided" and not hasattr(tensor, "placements"):
                 self._by_storage.setdefault(_address(tensor), []).append((name, tensor))
         self._casts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -50,11 +52,20 @@ class ParameterIndex:
     def find(self, tensor: Tensor, near: str = "") -> tuple[str, Tensor, Tensor] | None:
         """(name, parameter, view) of the parameter that a tensor is or views; of several names, the nearest to ``near``."""
         view = self._casts.get(tensor, tensor)
-        known = [(name, whole) for name, whole in self._by_storage.get(_address(view), []) if _covers(whole, view)]
+        if hasattr(view, "placements"):  # a DTensor has no storage to go by
+            return None
+        there = self._by_storage.get(_address(view)) or self._whole_now(view, near)
+        known = [(name, whole) for name, whole in there if _covers(whole, view)]
         if not known:
             return None
         name, whole = max(known, key=lambda each: (each[1] is view, _shared(each[0], near)))
         return name, whole, view
+
+    def _whole_now(self, view: Tensor, near: str) -> list[tuple[str, Tensor]]:
+        """Sharded parameters (FSDP2) of the running module, which stand whole while it runs."""
+        names = [name for name in self._sharded if name.startswith(f"{near}.")]
+        now = [(name, self._parameters[name]) for name in names]
+        return [(n, t) for n, t in now if not hasattr(t, "placements") and _address(t) == _address(view)]
 
     def matrix(self, weight: Tensor, channel_dims: tuple[int, ...], input_dim: int, near: str = "") -> Matrix | None:
         """The parameter rows behind a weight whose ``channel_dims`` index outputs and ``input_dim`` inputs."""
@@ -77,8 +88,12 @@ class ParameterIndex:
         return found[0], _offsets(found[1], found[2], tuple(range(tensor.dim())))
 
 
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: Tensor) -> int | None:
+    """Where a tensor's values lie; None for tensors without a storage of their own (inside vmap, sparse)."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return None
 
 
 def _covers(whole: Tensor, view: Tensor) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
 
-from headwatch.heads.headmap import IDENTITY, Gain, Projection, Rows, Site, Term
+from headwatch.heads.headmap import FLAT, IDENTITY, Gain, Projection, Rows, Site, Term
 
 __all__ = [
     "gains_of",
@@ -91,8 +91,8 @@ def local_site(site: Site, heads: Sequence[int], parameters: Mapping[str, Tensor
 
 def parameters_of(site: Site) -> tuple[str, ...]:
     """Names of all parameters that a site is read from, in a fixed order."""
-    rows = [r.parameter for p in (site.W_Q, site.W_K) for r in (*_first_rows(p), *([p.bias] if p.bias else []))]
-    return tuple(dict.fromkeys((*rows, *_undivided(site), *gains_of(site))))
+    divided = [n for p in (site.W_Q, site.W_K) for r in (*_first_rows(p), *_biases(p)) for n in _row_names(r)]
+    return tuple(dict.fromkeys((*divided, *_undivided(site), *gains_of(site))))
 
 
 def gains_of(site: Site) -> tuple[str, ...]:
@@ -107,7 +107,15 @@ def _gain_names(gain: Gain) -> tuple[str, ...]:
 
 def _undivided(site: Site) -> list[str]:
     """Second factors of products: all heads read all of them."""
-    return [rows.parameter for p in (site.W_Q, site.W_K) for term in p.terms for rows in term.rows[1:]]
+    return [n for p in (site.W_Q, site.W_K) for term in p.terms for rows in term.rows[1:] for n in _row_names(rows)]
+
+
+def _row_names(rows: Rows) -> tuple[str, ...]:
+    return rows.parameter, *rows.more
+
+
+def _biases(projection: Projection) -> tuple[Rows, ...]:
+    return (projection.bias,) if projection.bias is not None else ()
 
 
 def _first_rows(projection: Projection) -> Iterator[Rows]:
@@ -120,22 +128,24 @@ def is_whole(parameter: Tensor) -> bool:
 
 
 def _holds(projection: Projection, n_heads: int, head: int, parameters: Mapping[str, Tensor]) -> bool:
-    biases: Iterable[Rows] = [projection.bias] if projection.bias is not None else []
-    return all(_holds_rows(rows, n_heads, head, parameters) for rows in (*_first_rows(projection), *biases))
+    divided = (*_first_rows(projection), *_biases(projection))
+    return all(_holds_rows(rows, n_heads, head, parameters) for rows in divided)
 
 
 def _holds_rows(rows: Rows, n_heads: int, head: int, parameters: Mapping[str, Tensor]) -> bool:
-    start, stop = _row_span(rows, parameters[rows.parameter])
-    wanted = _index(rows, n_heads, parameters[rows.parameter])[head]
+    start, stop = _row_span(rows, parameters)
+    wanted = _index(rows, n_heads, parameters)[head]
     return bool(wanted.min() >= start and wanted.max() < stop)
 
 
-def _row_span(rows: Rows, parameter: Tensor) -> tuple[int, int]:
+def _row_span(rows: Rows, parameters: Mapping[str, Tensor]) -> tuple[int, int]:
     """Rows of the (out, in) matrix that this rank holds."""
-    per_slice = _rows_per_slice(rows.pattern, tuple(parameter.shape))
-    start, stop = span(parameter)
+    parameter = parameters[rows.parameter]
+    per_slice = None if rows.more else _rows_per_slice(rows.pattern, tuple(parameter.shape))
     if per_slice is None:
-        return (0, _n_rows(rows.pattern, parameter)) if (start, stop) == (0, _length(parameter)) else (0, 0)
+        whole = all(is_whole(parameters[name]) for name in _row_names(rows))
+        return (0, _n_rows(rows, parameters)) if whole else (0, 0)
+    start, stop = span(parameter)
     return start * per_slice, stop * per_slice
 
 
@@ -144,11 +154,15 @@ def _rows_per_slice(pattern: str, shape: tuple[int, ...]) -> int | None:
 
     >>> _rows_per_slice("o i -> o i", (12, 5)), _rows_per_slice("h i n -> (h n) i", (4, 16, 8))
     (1, 8)
+    >>> _rows_per_slice("flat", (4, 8))
+    8
     >>> _rows_per_slice("i o -> o i", (5, 12)) is None
     True
     """
-    if pattern == IDENTITY:
+    if pattern == IDENTITY or len(shape) == 1:
         return 1
+    if pattern == FLAT:
+        return math.prod(shape[1:])
     sizes = dict(zip(pattern.split("->")[0].split(), shape, strict=True))
     out = _out_axes(pattern)
     if out[0] != next(iter(sizes)):
@@ -161,17 +175,22 @@ def _out_axes(pattern: str) -> list[str]:
     return right[1 : right.index(")")].split() if right.startswith("(") else [right.split()[0]]
 
 
-def _n_rows(pattern: str, parameter: Tensor) -> int:
-    if parameter.dim() == 1:
-        return parameter.shape[0]
+def _n_rows(rows: Rows, parameters: Mapping[str, Tensor]) -> int:
+    return sum(_height(rows.pattern, parameters[name]) for name in _row_names(rows))
+
+
+def _height(pattern: str, parameter: Tensor) -> int:
+    """Rows of one parameter as a matrix."""
+    if pattern == FLAT or parameter.dim() == 1:
+        return parameter.numel()
     sizes = dict(zip(pattern.split("->")[0].split(), parameter.shape, strict=True))
     return math.prod(sizes[name] for name in _out_axes(pattern))
 
 
-def _index(rows: Rows, n_heads: int, parameter: Tensor) -> np.ndarray:
+def _index(rows: Rows, n_heads: int, parameters: Mapping[str, Tensor]) -> np.ndarray:
     if rows.index is not None:
         return rows.index
-    return np.arange(_n_rows(rows.pattern, parameter)).reshape(n_heads, -1)
+    return np.arange(_n_rows(rows, parameters)).reshape(n_heads, -1)
 
 
 def _moved_projection(projection: Projection, n_heads: int, parameters: Mapping[str, Tensor]) -> Projection:
@@ -185,5 +204,4 @@ def _moved_term(term: Term, n_heads: int, parameters: Mapping[str, Tensor]) -> T
 
 
 def _moved(rows: Rows, n_heads: int, parameters: Mapping[str, Tensor]) -> Rows:
-    parameter = parameters[rows.parameter]
-    return replace(rows, index=_index(rows, n_heads, parameter) - _row_span(rows, parameter)[0])
+    return replace(rows, index=_index(rows, n_heads, parameters) - _row_span(rows, parameters)[0])
