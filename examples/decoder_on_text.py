@@ -25,7 +25,7 @@ def main(fast: bool) -> None:
     train_batches, val_batches = loaders(tokens, context=128, batch_size=4 if fast else 16, steps=steps, seed=0)
 
     profiles = QKProfileMonitor(every_n_train_steps=50)
-    signatures = MarginalAttentionMonitor(probe=list(Windows(tokens, 128, count=8, seed=1)), every_n_train_steps=50)
+    signatures = MarginalAttentionMonitor(probe=Windows(tokens, 128, count=8, seed=1).batch(), every_n_train_steps=50)
     trainer = pl.Trainer(
         max_steps=steps,
         callbacks=[profiles, signatures],

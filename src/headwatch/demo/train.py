@@ -41,13 +41,13 @@ def train(corpus: Corpus, directory: Path, *, steps: int, seed: int, wandb: bool
     directory.mkdir(parents=True, exist_ok=True)
     tokens = corpus.tokens()
     train_batches, val_batches = loaders(tokens, context=CONTEXT, batch_size=BATCH_SIZE, steps=steps, seed=seed)
-    probe = Windows(tokens[: len(tokens) // 10], CONTEXT, count=8, seed=1)  # the same eight passages at every snapshot
+    probe = Windows(tokens, CONTEXT, count=8, seed=1).batch()  # the same eight passages at every snapshot
     logger = _wandb_logger(directory, f"demo, seed {seed}") if wandb else False
     trainer = pl.Trainer(
         max_steps=steps,
         max_epochs=1,
         logger=logger,
-        callbacks=[QKProfileMonitor(every_n_train_steps=50), MarginalAttentionMonitor(probe=list(probe))],
+        callbacks=[QKProfileMonitor(every_n_train_steps=50), MarginalAttentionMonitor(probe=probe)],
         default_root_dir=directory,
         enable_checkpointing=False,
         enable_model_summary=False,
