@@ -13,10 +13,9 @@ from headwatch import dashboard
 from headwatch import dashboard_workspace as workspace
 from headwatch.cli import build_app
 from headwatch.dashboard import Chart, Text, sections_for
-from headwatch.metrics import HEADLINE_KEYS, REGISTRY, SIGNATURE_KEYS
+from headwatch.metrics import HEADLINE_KEYS, REGISTRY, SIGNATURE_HEADLINE, SIGNATURE_KEYS
 from headwatch.sinks.pictures import PICTURE_KEY
 from headwatch.sinks.scalars import SUMMARY_PARTS, scalars
-from headwatch.sinks.tracked import SIGNATURE_HEADLINE
 from standin.rows import make_rows, summary
 from synthetic import make_run
 

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from headwatch.metrics import HEADLINE_KEYS, REGISTRY, SIGNATURE_KEYS
+from headwatch.metrics import HEADLINE_KEYS, REGISTRY, SIGNATURE_HEADLINE, SIGNATURE_KEYS
 from headwatch.sinks.pictures import PICTURE_KEY
-from headwatch.sinks.tracked import SIGNATURE_HEADLINE
 
 __all__ = ["Chart", "Section", "Text", "describe", "keys_named", "layers_in", "patterns_named", "sections_for"]
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_KEYS
+from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_HEADLINE, SIGNATURE_KEYS
 from headwatch.sinks.row import Row
 from headwatch.sinks.scalars import notes, scalars
-from headwatch.sinks.tracked import SIGNATURE_HEADLINE, TRACKED
+from headwatch.sinks.tracked import TRACKED
 from headwatch.snapshot import Snapshot
 from standin.rows import make_rows, set_column
 from synthetic import make_profile_table, make_signature_table

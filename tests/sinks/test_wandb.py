@@ -12,14 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from headwatch.metrics import HEADLINE_KEYS
+from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_HEADLINE
 from headwatch.notices import HeadwatchWarning
 from headwatch.sinks import pictures
 from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name, store_files
 from headwatch.sinks.row import Row
 from headwatch.sinks.run_table import run_table
 from headwatch.sinks.store import RunStore
-from headwatch.sinks.tracked import SIGNATURE_HEADLINE
 from headwatch.sinks.trails import Trails
 from headwatch.sinks.wandb import WandbSink, upload_store, wandb_run_of
 from headwatch.snapshot import Snapshot

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from headwatch.dashboard import keys_named, patterns_named, sections_for
-from headwatch.metrics import HEADLINE_KEYS
+from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_HEADLINE
 from headwatch.run import load
 from headwatch.sinks.pictures import PICTURE_KEY
-from headwatch.sinks.tracked import SIGNATURE_HEADLINE
 from standin.png import png
 from standin.processes import HAS_PROC, children
 
