@@ -32,6 +32,11 @@ _CASTS = frozenset({"to", "type", "type_as", "float", "half", "bfloat16", "doubl
 _NORMS = {F.layer_norm: ("input", "shape", "weight", "bias", "eps"), F.rms_norm: ("input", "shape", "weight", "eps")}
 _SHIFTS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _LEAVES_TORCH = frozenset({"numpy", "__array__", "__dlpack__", "tolist", "item"})
+_ASKED = {  # the model must not notice that it is recorded
+    torch.Tensor.requires_grad.__get__: False,  # type: ignore[attr-defined]
+    torch.Tensor.grad_fn.__get__: None,  # type: ignore[attr-defined]
+    torch.Tensor.is_leaf.__get__: True,  # type: ignore[attr-defined]
+}
 _EPS = ("eps", "variance_epsilon", "norm_eps", "epsilon")
 _WINDOW = 2  # generations of cuts that stay: those since the last attention call, and those before it
 
@@ -125,6 +130,8 @@ class Tracer(Capture):
             return out
         if name in _LEAVES_TORCH:
             return _plain(func, args, kwargs)
+        if name == "__get__" and func in _ASKED:
+            return _ASKED[func]
         if name in _SHIFTS and (shift := self._shift(name, args, kwargs)) is not None:
             return self._cut("shift", _plain(func, args, kwargs), shift[0], tensors=shift[1])
         return self._recorded(func, name, args, kwargs)
