@@ -74,6 +74,23 @@ def test_training_is_bit_identical(tmp_path, probe):
     assert len(headwatch.load(tmp_path / "with").steps("signature")) > 15
 
 
+@pytest.mark.parametrize("probe", ["list of documents", "loader of T + 1 tokens"])
+def test_documents_as_people_keep_them(tmp_path, probe):
+    class Short(Tiny):
+        def forward(self, tokens):
+            if tokens.shape[1] > CONTEXT:
+                raise RuntimeError("longer than the context")
+            return super().forward(tokens)
+
+    pl.seed_everything(3)
+    documents = list(DOCUMENTS) if probe == "list of documents" else batches()
+    monitors = [QKProfileMonitor(5, on_error="raise"), MarginalAttentionMonitor(documents, 4, on_error="raise")]
+    trainer(tmp_path, monitors, max_steps=2).fit(Short(), batches())
+    run = headwatch.load(tmp_path)
+    assert set(run.profile["status"].to_pylist()) == {"proven"}
+    assert run.to_pandas("signature").n_eff.notna().all()
+
+
 def test_both_monitors_share_one_run(tmp_path):
     monitors = [QKProfileMonitor(5, on_error="raise"), MarginalAttentionMonitor(DOCUMENTS, 4, on_error="raise")]
     fit(tmp_path, monitors)

@@ -146,7 +146,7 @@ def test_each_forward_enters_its_context_anew():
     run(Net(), TOKENS, context=context)
     run(Net(), TOKENS, context=context())
     run(Net(), TOKENS, context=torch.autocast("cpu", dtype=torch.bfloat16))
-    assert entered == ["in", "out"] * 4
+    assert entered == ["in", "out"] * 6  # each of the two runs: one forward to see what fits, and the two closures
 
 
 def states():

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from headwatch.heads.headmap import HeadMap
 from headwatch.probe.batches import batch_size, cut, moved, tokens_of, valid_of
 from headwatch.probe.calling import ProbeFn, model_call
-from headwatch.probe.quiet import randomness_kept
+from headwatch.probe.quiet import quiet_probe, randomness_kept
 
-__all__ = ["ProbeBatch", "probe_batches", "probe_forwards"]
+__all__ = ["ProbeBatch", "fitted", "probe_batches", "probe_forwards"]
 
 Context = Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any] | None
 _PROOF_DOCUMENTS = 4  # of each half; enough to tell the rows of a projection apart
@@ -43,9 +43,9 @@ def probe_batches(probe: Any, validation: Iterable[Any] | None = None, *, max_ba
     """The probe documents as a list of batches, drawn without touching any random state.
 
     Args:
-        probe: a batch (tensor, mapping, tuple), a list of batches, a dataloader, or a number n: the first n validation
-            batches. A list of tensors is a list of batches if they have one dtype and at least two dimensions each;
-            otherwise, like what ``next(iter(loader))`` gives, it is one batch.
+        probe: a batch (tensor, mapping, tuple), a list of batches, a list of documents (token ids), a dataloader, or a
+            number n: the first n validation batches. A list of tensors is a list of batches if they have one dtype and
+            at least two dimensions each; otherwise, like what ``next(iter(loader))`` gives, it is one batch.
         validation: the validation dataloader.
         max_batches: at most so many batches of a dataloader.
 
@@ -80,9 +80,35 @@ def probe_forwards(
         probe_fn: ``probe_fn(model, batch)`` runs the forward instead.
     """
     call = within(context, model_call(model, probe_fn, head_map))
+    batch = batch if probe_fn is not None or _takes(model, call, batch) else _without_last_token(batch)
     half = min(_PROOF_DOCUMENTS, (batch_size(batch) or 0) // 2)
     parts = [cut(batch, 0, half), cut(batch, half, 2 * half)] if half else [batch, batch]
     return [lambda part=part: call(part) for part in parts]  # type: ignore[misc]
+
+
+def fitted(model: nn.Module, call: Callable[[Any], object], batches: Sequence[ProbeBatch]) -> tuple[ProbeBatch, ...]:
+    """The probe documents as the model takes them: see :func:`_without_last_token`."""
+    if all(_takes(model, call, item.batch) for item in batches[:1]):
+        return tuple(batches)
+    return tuple(_probe_batch(_without_last_token(item.batch)) for item in batches)
+
+
+def _takes(model: nn.Module, call: Callable[[Any], object], batch: Any) -> bool:
+    """Whether a forward on one document goes through; only asked of token ids, where there is something to try else."""
+    tokens = tokens_of(batch)
+    if not isinstance(batch, Tensor) or tokens is None or tokens.shape[1] < 2:
+        return True
+    try:
+        with quiet_probe(model):
+            call(batch[:1])
+    except Exception:  # whatever it is: if the shorter one does not fit either, its own error says so
+        return False
+    return True
+
+
+def _without_last_token(batch: Tensor) -> Tensor:
+    """A training step that predicts the next token often gets T + 1 of them and cuts input and target itself."""
+    return batch[:, :-1]
 
 
 def within(context: Context, call: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -107,11 +133,18 @@ def _batches(probe: Any, validation: Iterable[Any] | None) -> Iterable[Any]:
         return islice(validation, probe)
     if isinstance(probe, (Tensor, Mapping, tuple)):
         return [probe]
+    if isinstance(probe, list) and probe and all(_is_document(item) for item in probe):
+        return [item[None] for item in probe]
     if isinstance(probe, list):
         return probe if _is_list_of_batches(probe) else [probe]
     if isinstance(probe, Iterable):
         return probe
     return [probe]
+
+
+def _is_document(item: Any) -> bool:
+    """Token ids of one document: no first argument of a transformer, so a list of them is no batch."""
+    return isinstance(item, Tensor) and item.ndim == 1 and not item.is_floating_point()
 
 
 def _is_list_of_batches(items: Sequence[Any]) -> bool:

@@ -17,7 +17,7 @@ from headwatch.metrics import SIGNATURE_KEYS, Kind
 from headwatch.notices import Notices
 from headwatch.probe.calling import ProbeFn, model_call
 from headwatch.probe.capture import capture
-from headwatch.probe.documents import Context, ProbeBatch, within
+from headwatch.probe.documents import Context, ProbeBatch, fitted, within
 from headwatch.probe.quiet import quiet_probe
 from headwatch.probe.reduction import Reduction, SiteValues
 from headwatch.snapshot import TOKENS_SCHEMA, Snapshot, heads_table
@@ -67,9 +67,9 @@ class SignatureMeasure:
         notices: Notices | None = None,
     ) -> None:
         self.head_map = head_map
-        self.batches = tuple(batches)
         self._model = model
         self._call = within(context, model_call(model, probe_fn, head_map))
+        self.batches = fitted(model, self._call, batches) if probe_fn is None else tuple(batches)
         self._options: dict[str, Any] = {"special_tokens": special_tokens, "query_stride": query_stride}
         self._token_documents = token_documents
         self._notices = notices or Notices()
