@@ -226,3 +226,61 @@ def test_wandb_run_is_compared_through_its_artifact(tmp_path, monkeypatch):
     assert asked == [("me/gpt/headwatch-1x2y:latest", "headwatch"), ("me/gpt/headwatch-gone:latest", "headwatch")]
     assert comparison.runs["run"].to_pylist() == ["run 0", "from W&B"]
     assert "give the store's directory instead" in dict(comparison.left_out)["wandb:me/gpt/gone"]
+
+
+def without_loss(path, **options):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    make_run(path, signatures=False, **options)
+    for part in (path / "profile").iterdir():
+        table = pq.read_table(part)
+        place = table.schema.get_field_index("loss")
+        pq.write_table(
+            table.set_column(place, table.schema.field("loss"), pa.nulls(table.num_rows, pa.float64())), part
+        )
+    return path
+
+
+def test_loss_that_nobody_recorded_gives_way_to_steps(tmp_path):
+    bare = [without_loss(tmp_path / f"bare{i}", seed=i, name=f"bare{i}") for i in range(2)]
+    with pytest.warns(UserWarning, match="no run recorded a training loss"):
+        assert compare(bare, against="loss").against == "step"
+    mixed = compare([bare[0], *seeds(tmp_path, 2, signatures=False)], against="loss", output=tmp_path / "page.html")
+    assert "No training loss was recorded by: bare0. On the axis of loss they do not appear." in mixed.notes
+    assert any("matched at the runs' last snapshots" in note for note in mixed.notes)
+
+
+def test_a_run_that_is_still_going_is_compared_and_marked(tmp_path):
+    from headwatch.sinks.lock import RunLock
+
+    going = make_run(tmp_path / "going", seed=8, name="going", status="running", signatures=False)
+    lock = RunLock(going)
+    lock.acquire()
+    try:
+        notes = compare([*seeds(tmp_path, 1, signatures=False), going]).notes
+    finally:
+        lock.release()
+    assert "going: still going: compared up to its newest snapshot (step 300)." in notes
+
+
+def test_command_writes_the_page_and_prints_the_tables(tmp_path):
+    from typer.testing import CliRunner
+
+    from headwatch.cli import build_app
+
+    paths = [str(path) for path in seeds(tmp_path, 2, signatures=False)]
+    page = tmp_path / "out" / "page.html"
+    done = CliRunner().invoke(
+        build_app(), ["compare", *paths, "--group-by", "seed", "--against", "loss", "-o", str(page)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "Heads that moved most" in done.output
+    assert page.read_text().startswith("<!doctype html>")
+    wrong = CliRunner().invoke(build_app(), ["compare", *paths, "--against", "time"])
+    assert "--against: expected step or loss, found 'time'" in str(wrong.exception)
+
+
+def test_a_comparison_prints_in_one_line(tmp_path):
+    comparison = compare(seeds(tmp_path, 2, signatures=False))
+    assert repr(comparison).startswith("<Comparison of 2 runs, 32 heads; tables: runs, config, drift")

@@ -31,10 +31,15 @@ def _compare(
     output: Output = Path("headwatch-compare.html"),
     against: AgainstOption = "step",
 ) -> None:
+    from rich.console import Console
+
     from headwatch.comparison import compare
     from headwatch.comparison.terminal import print_comparison
 
-    print_comparison(compare(runs, group_by=group_by, output=output, against=_axis(against)))
+    axis = _axis(against)
+    with Console(stderr=True).status("comparing runs: fifty of a thousand heads take a minute or two"):
+        comparison = compare(runs, group_by=group_by, output=output, against=axis)
+    print_comparison(comparison)
 
 
 def _axis(against: str) -> Literal["step", "loss"]:

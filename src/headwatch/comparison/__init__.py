@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headwatch.comparison.compare import compare
+from headwatch.comparison.assemble import compare
 from headwatch.comparison.comparison import Comparison
 
 __all__ = ["Comparison", "compare"]

@@ -24,7 +24,7 @@ __all__ = ["Comparison"]
 _TABLES = ("runs", "config", "drift", "matches", "layers", "groups", "signatures", "trajectories")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs compared; every attribute that is a table is a ``pyarrow.Table``.
 
@@ -61,6 +61,11 @@ class Comparison:
     matching: Matching
     test: GroupTest | None = None
     output: Path | None = None
+
+    def __repr__(self) -> str:
+        heads = sum(record.trajectories.n_heads for record in self.records)
+        page = f"; page: {self.output}" if self.output else ""
+        return f"<Comparison of {len(self.records)} runs, {heads} heads; tables: {', '.join(_TABLES)}{page}>"
 
     @property
     def trajectories(self) -> pa.Table:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from headwatch.comparison.groups import GroupTest
 from headwatch.comparison.matching import Matching
 from headwatch.comparison.record import RunRecord
-from headwatch.comparison.trajectories import Against
+from headwatch.comparison.trajectories import Against, common_grid
 
-__all__ = ["notes_of"]
+__all__ = ["axis_for", "notes_of"]
 
 
 def notes_of(
@@ -23,6 +26,7 @@ def notes_of(
     """Sentences for the page and the terminal."""
     return (
         *_states(records),
+        *_axes(records, against),
         *_shapes(records, matching),
         *_matches(records, matching),
         *_groups(test, group_by, place, against),
@@ -33,6 +37,23 @@ def _states(records: Sequence[RunRecord]) -> Iterator[str]:
     for record in records:
         if record.note:
             yield f"{record.label}: {record.note} (step {record.trajectories.steps[-1]})."
+
+
+def axis_for(records: Sequence[RunRecord], wanted: Against) -> Against:
+    """The axis wanted, or steps where no run recorded a loss."""
+    if wanted == "loss" and all(np.isnan(record.trajectories.loss).all() for record in records):
+        warnings.warn("compare: no run recorded a training loss; compared at equal steps instead.", stacklevel=3)
+        return "step"
+    return wanted
+
+
+def _axes(records: Sequence[RunRecord], against: Against) -> Iterator[str]:
+    axes = [record.trajectories.axis(against) for record in records]
+    bare = [record.label for record, axis in zip(records, axes, strict=True) if np.isnan(axis).all()]
+    if bare:
+        yield f"No training loss was recorded by: {', '.join(bare)}. On the axis of loss they do not appear."
+    if not len(common_grid(axes)):
+        yield f"The runs share no {against} that all of them passed: heads are matched at the runs' last snapshots."
 
 
 def _shapes(records: Sequence[RunRecord], matching: Matching) -> Iterator[str]:

@@ -14,7 +14,7 @@ from headwatch.comparison.distributions import ends, layer_table
 from headwatch.comparison.features import trajectory_features
 from headwatch.comparison.groups import GroupTest, group_test
 from headwatch.comparison.matching import Candidate, Matching, match_runs
-from headwatch.comparison.notes import notes_of
+from headwatch.comparison.notes import axis_for, notes_of
 from headwatch.comparison.record import RunRecord, record
 from headwatch.comparison.resolve import Source, resolve, unique_labels
 from headwatch.comparison.signatures import signature_table
@@ -55,6 +55,7 @@ def compare(
     if against not in ("step", "loss"):
         raise ValueError(f"against: expected 'step' or 'loss', found {against!r}.")
     records, left_out = _read(paths)
+    against = axis_for(records, against)
     configs = [r.config for r in records]
     names = group_labels(configs, group_by) if group_by else groups_but_for_seeds(configs)
     matching = _match(records, against, permutations, seed)
