@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from headwatch.forms import Factors
 
-__all__ = ["Cores", "cores", "gram_cores", "qr_cores", "square"]
+__all__ = ["Cores", "antisymmetric_part", "cores", "gram_cores", "qr_cores", "symmetric_part"]
 
 _EPS = torch.finfo(torch.float64).eps
 _SAFE = 1e140  # Gram entries between 1/_SAFE and _SAFE neither overflow nor underflow in what follows
@@ -67,25 +66,25 @@ def gram_cores(factors: Factors) -> Cores:
     """
     n = factors.d_head
     G = _gram(factors)
-    diagonal = G.diagonal(dim1=-2, dim2=-1)
-    size_K, size_Q = diagonal[:, :n].amax(-1), diagonal[:, n:].amax(-1)
-    safe = ((diagonal > 1 / _SAFE) & (diagonal < _SAFE)).all(-1)
-    unit = torch.where(safe[:, None], diagonal.rsqrt(), 0.0)
-    G = torch.where(safe[:, None, None], G * unit[:, :, None] * unit[:, None, :], torch.eye(2 * n, dtype=G.dtype))
+    squares = G.diagonal(dim1=-2, dim2=-1)  # ‖k_i‖² and ‖q_i‖²
+    sizes = squares[:, :n].amax(-1) * squares[:, n:].amax(-1)
     C, info = torch.linalg.cholesky_ex(G)
-    safe &= (info == 0) & (C.diagonal(dim1=-2, dim2=-1).amin(-1) ** 2 > _SMALLEST_PIVOT)
-    length = diagonal.sqrt()
-    R_K = C[:, :n, :n].mT * (length[:, :n] / size_K.sqrt()[:, None])[:, None, :]
-    R_Q = C[:, n:, :] * (length[:, n:] / size_Q.sqrt()[:, None])[:, :, None]
-    K = R_K @ R_Q
-    return Cores(K, (size_K * size_Q).sqrt(), _noise(K, R_K, R_Q.mT), safe)
+    pivots = C.diagonal(dim1=-2, dim2=-1) ** 2 / squares
+    safe = ((squares > 1 / _SAFE) & (squares < _SAFE)).all(-1) & (info == 0) & (pivots.amin(-1) > _SMALLEST_PIVOT)
+    K = C[:, :n, :n].mT @ C[:, n:] / sizes.sqrt()[:, None, None]
+    lengths = (squares[:, :n] * squares[:, n:] / sizes[:, None]).sqrt()
+    return Cores(K, sizes.sqrt(), _noise(K, lengths), safe)
 
 
 def _gram(factors: Factors) -> Tensor:
-    """G = [[P, X], [Xᵀ, R]] with P = W_K W_Kᵀ, X = W_K W_Qᵀ, R = W_Q W_Qᵀ, in float64; returned on the CPU."""
+    """The lower triangle of G = [[P, ·], [X, R]] in float64, on the CPU: P = W_K W_Kᵀ, X = W_Q W_Kᵀ, R = W_Q W_Qᵀ."""
+    n = factors.d_head
     W_K, W_Q = factors.W_K.double(), factors.W_Q.double()
-    P, X, R = W_K @ W_K.mT, W_K @ W_Q.mT, W_Q @ W_Q.mT
-    return torch.cat([torch.cat([P, X], -1), torch.cat([X.mT, R], -1)], -2).cpu()
+    G = torch.zeros(factors.shape[0], 2 * n, 2 * n, dtype=torch.float64)
+    G[:, :n, :n] = W_K @ W_K.mT
+    G[:, n:, :n] = W_Q @ W_K.mT
+    G[:, n:, n:] = W_Q @ W_Q.mT
+    return G
 
 
 def qr_cores(factors: Factors) -> Cores:
@@ -101,19 +100,37 @@ def qr_cores(factors: Factors) -> Cores:
     R = torch.linalg.qr(M.mT, mode="r").R
     R_K, R_Q = R.split(factors.d_head, dim=-1)
     K = R_K[:, : factors.d_head] @ R_Q.mT
-    noise = _noise(K, R_K, R_Q)
+    noise = _noise(K, R_K.norm(dim=-2) * R_Q.norm(dim=-2))
     return Cores(K, size_K * size_Q, noise, sound & (noise < 1))  # else L is zero though its factors are not
 
 
-def _noise(K: Tensor, R_K: Tensor, R_Q: Tensor) -> Tensor:
-    sizes = (R_K.norm(dim=-2) * R_Q.norm(dim=-2)).sum(-1)
-    return torch.nan_to_num(16 * _EPS * sizes / K.norm(dim=(-2, -1)), nan=torch.inf)
+def _noise(K: Tensor, lengths: Tensor) -> Tensor:
+    """See ``Cores.noise``, from ‖k_i‖‖q_i‖ of the rows on the scale of K."""
+    return torch.nan_to_num(16 * _EPS * lengths.sum(-1) / torch.linalg.matrix_norm(K), nan=torch.inf)
 
 
 def _scaled(W: Tensor, size: Tensor, sound: Tensor) -> Tensor:
     return torch.where(sound[:, None, None], W / size[:, None, None], 0.0)
 
 
-def square(K: Tensor) -> Tensor:
-    """[K; 0]: the core as a square matrix, shape ``(heads, m, m)``."""
-    return pad(K, (0, 0, 0, K.shape[-1] - K.shape[-2]))
+def symmetric_part(K: Tensor) -> Tensor:
+    """The lower triangle of (L + Lᵀ)/2 in the coordinates of the core, shape ``(heads, m, m)``; above it is zero.
+
+    With K = [K₁ K₂]: [[(K₁ + K₁ᵀ)/2, ·], [K₂ᵀ/2, 0]].
+    """
+    return _part(K, 1)
+
+
+def antisymmetric_part(K: Tensor) -> Tensor:
+    """(L − Lᵀ)/2 in the coordinates of the core, shape ``(heads, m, m)``."""
+    lower = _part(K, -1).tril(-1)
+    return lower - lower.mT
+
+
+def _part(K: Tensor, sign: int) -> Tensor:
+    n, m = K.shape[-2:]
+    K_1, K_2 = K.split([n, m - n], dim=-1)
+    part = K.new_zeros(K.shape[0], m, m)
+    part[:, :n, :n] = (K_1 + sign * K_1.mT) / 2
+    part[:, n:, :n] = sign * K_2.mT / 2
+    return part

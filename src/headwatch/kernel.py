@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwatch.cores import square
+from headwatch.cores import symmetric_part
 from headwatch.lobes import balance, lobe_shape, lobe_shares, lobes, signature
 from headwatch.theta import head_type, parity, theta
 
@@ -28,11 +28,10 @@ def core_statistics(K: Tensor, edge: float, noise: Tensor | float = _NOISE) -> d
     Returns:
         Shape ``(heads,)`` each. What needs S is NaN where S = 0.
     """
-    core = square(K)
     energy = (K**2).sum((-2, -1))
-    spectrum = torch.linalg.eigvalsh((core + core.mT) / 2)
+    spectrum = torch.linalg.eigvalsh(symmetric_part(K))
     alpha, beta = lobes(spectrum)
-    a = ((core - core.mT) ** 2).sum((-2, -1)) / (4 * energy)
+    a = _antisymmetric_energy(K) / energy
     b, c, d = (share / energy for share in lobe_shares(alpha, beta))
     symmetric = b + c + d
     symmetric = torch.where(symmetric > noise**2, symmetric, torch.nan)
@@ -52,6 +51,12 @@ def core_statistics(K: Tensor, edge: float, noise: Tensor | float = _NOISE) -> d
         "parity": parity(c, d, edge),
         "head_type": head_type(c_sym, d_sym),
     }  # fmt: skip
+
+
+def _antisymmetric_energy(K: Tensor) -> Tensor:
+    """‖T‖² of K = [K₁ K₂]: ‖K₁ − K₁ᵀ‖²/4 + ‖K₂‖²/2."""
+    K_1, K_2 = K[..., : K.shape[-2]], K[..., K.shape[-2] :]
+    return ((K_1 - K_1.mT) ** 2).sum((-2, -1)) / 4 + (K_2**2).sum((-2, -1)) / 2
 
 
 def _ranks(K: Tensor, energy: Tensor) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwatch.cores import cores, square
+from headwatch.cores import antisymmetric_part, cores, symmetric_part
 from headwatch.forms import Factors
 from headwatch.kernel import core_statistics
 from headwatch.theta import HEAD_TYPES
@@ -98,10 +98,10 @@ def spectra(factors: Factors) -> Spectra:
 
 def _spectra(factors: Factors) -> Spectra:
     found = cores(factors)
-    core = square(found.K)
+    m = found.K.shape[-1]
     scale = torch.where(found.sound, found.scale, torch.nan)[:, None]
     return Spectra(
-        scale * torch.linalg.eigvalsh((core + core.mT) / 2),
-        scale * torch.linalg.svdvals((core - core.mT) / 2)[:, 0 : core.shape[-1] // 2 * 2 : 2],
+        scale * torch.linalg.eigvalsh(symmetric_part(found.K)),
+        scale * torch.linalg.svdvals(antisymmetric_part(found.K))[:, 0 : m // 2 * 2 : 2],
         scale * torch.linalg.svdvals(found.K),
     )
