@@ -218,6 +218,8 @@ def _reduce(
     counted = known.counted.to(dtype)
     with torch.autocast(device.type, enabled=False):
         for rows, keys in zip(query_blocks(rule.T, known.block, known.query_stride), known.spans, strict=True):
+            if keys.start >= keys.stop:  # no query of the block counts
+                continue
             mask_rows = rule.rows(rows)
             for documents, heads in _parts(B, H, group, len(range(rule.T)[rows]) * (keys.stop - keys.start), device):
                 block = Block(documents, heads, rows, keys)
@@ -281,6 +283,8 @@ def _hide(scores: Tensor, block: Block, mask: Tensor | None, is_causal: bool) ->
 
 def _hide_future(scores: Tensor, block: Block) -> None:
     first = max(block.queries.start, block.keys.start)  # every query of the block sees the keys before it
+    if first >= block.keys.stop:
+        return
     queries = torch.arange(block.queries.start, block.queries.stop, block.queries.step or 1, device=scores.device)
     keys = torch.arange(first, block.keys.stop, device=scores.device)
     hidden = queries[: scores.shape[-2], None] < keys

@@ -26,7 +26,7 @@ class Geometry:
         starts: first valid token of each segment, bool, shape (b, h, S); all False unless T = S.
         n: number of counted queries, shape (b, h).
         log_keys: mean of ln|K_q| over the counted queries: row entropy of uniform attention, shape (b, h).
-        spans: per block of queries the smallest range of keys that holds all it sees.
+        spans: per block of queries the smallest range of keys that holds all that counted queries of it see.
         block, query_stride: the blocks of queries that ``spans`` belongs to.
     """
 
@@ -85,7 +85,8 @@ def geometry(
     starts = _starts(real, first, last) & (seen_by > 0) if mask.T == mask.S else seen_by < 0
     n = counted.sum(-1)
     log_keys = (counted * keys.clamp(min=1).log()).sum(-1) / n.clamp(min=1)
-    spans = _spans(mask, first, last, list(query_blocks(mask.T, block, query_stride)))
+    first, last = torch.where(counted > 0, first, mask.S), torch.where(counted > 0, last, -1)
+    spans = _spans(first, last, list(query_blocks(mask.T, block, query_stride)))
     return Geometry(counted, uniform, seen_by, starts, n, log_keys, spans, block, query_stride)
 
 
@@ -143,7 +144,7 @@ def _starts(real: Tensor, first: Tensor, last: Tensor) -> Tensor:
     return real & (lowest_later >= position) & (highest_earlier < position)
 
 
-def _spans(mask: Mask, first: Tensor, last: Tensor, blocks: list[slice]) -> tuple[slice, ...]:
+def _spans(first: Tensor, last: Tensor, blocks: list[slice]) -> tuple[slice, ...]:
     low, high = first.amin((0, 1)).tolist(), last.amax((0, 1)).tolist()
     spans = ((min(low[rows]), max(high[rows]) + 1) for rows in blocks)
     return tuple(slice(min(a, b), b) for a, b in spans)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwatch.heads.headmap import HeadMap, LeftOut, Site
-from headwatch.marginal.columns import Marginals, column_statistics, from_scores
+from headwatch.marginal.columns import Marginals, Observer, column_statistics, from_scores
 from headwatch.marginal.geometry import Geometry, geometry
 from headwatch.marginal.masks import Mask
 from headwatch.marginal.signatures import ignored_keys, signatures, token_signal
@@ -139,14 +139,17 @@ def marginals_of(
     known: Geometry | None = None,
     block: int = 128,
     query_stride: int = 1,
+    observe: Observer | None = None,
 ) -> Marginals:
-    """Column statistics of one attention call.
+    """Column statistics of one attention call; arguments as in :func:`headwatch.marginal.column_statistics`.
 
     Raises:
         ValueError: the call's scores cannot be rebuilt.
     """
     if call.scores is not None:
-        return from_scores(call.scores, visible=call.mask, valid=valid, block=block, query_stride=query_stride)
+        return from_scores(
+            call.scores, visible=call.mask, valid=valid, block=block, query_stride=query_stride, observe=observe
+        )
     if not call.complete:
         raise ValueError("its scores cannot be rebuilt from what reached the attention call")
     return column_statistics(
@@ -161,6 +164,7 @@ def marginals_of(
         geometry=known,
         block=block,
         query_stride=query_stride,
+        observe=observe,
     )
 
 
