@@ -14,6 +14,7 @@ from headwatch.callbacks._session import Session, session_of
 from headwatch.heads import HeadMap, find_heads
 from headwatch.measure import Measure
 from headwatch.metrics import Kind, check_metrics
+from headwatch.parallel.discovery import Forwards, discover
 from headwatch.price import Price
 from headwatch.probe.calling import ProbeFn
 from headwatch.probe.documents import probe_forwards
@@ -210,10 +211,12 @@ class HeadMonitor(LightningCallback):
     def _find(self, pl_module: LightningModule, forwards: Any) -> HeadMap:
         assert self._session is not None
         key = repr((self.include, self.exclude, self.heads, forwards is not None))
-        return self._session.head_map(
-            key,
-            lambda: find_heads(pl_module, probe=forwards, include=self.include, exclude=self.exclude, heads=self.heads),
-        )
+        root = pl_module.trainer.strategy.model
+
+        def find(probe: Forwards | None) -> HeadMap:
+            return find_heads(pl_module, probe=probe, include=self.include, exclude=self.exclude, heads=self.heads)
+
+        return self._session.head_map(key, lambda: discover(pl_module, root, find, forwards))
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the run and take the first snapshot."""

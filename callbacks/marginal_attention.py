@@ -12,7 +12,8 @@ from headwatch.callbacks._session import Session
 from headwatch.heads import HeadMap
 from headwatch.measure import Measure
 from headwatch.metrics import SIGNATURE_HEADLINE, Kind
-from headwatch.probe.measure import SignatureMeasure
+from headwatch.parallel.layout import layout_of
+from headwatch.parallel.signatures import SharedSignatures
 from headwatch.schedule import EARLY_STEPS
 
 __all__ = ["MarginalAttentionMonitor"]
@@ -129,10 +130,12 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The signatures of every head of the map on the probe documents."""
-        return SignatureMeasure(
+        return SharedSignatures(
             pl_module,
             head_map,
             documents_of(trainer, self.probe),
+            ranks=session.ranks,
+            layout=layout_of(pl_module, trainer.strategy.model),
             probe_fn=self.probe_fn,
             context=trainer.precision_plugin.forward_context,
             special_tokens=self.special_tokens,
