@@ -65,6 +65,11 @@ def test_structural_heads_are_counted(snapshots):
     assert "3 of 16 heads structural" in texts(composite_figure(table))
 
 
+def test_a_run_measured_at_another_displacement_alone_is_drawn_and_said(snapshots):
+    table = replaced(snapshots[-1], "displacement", [8] * 16)
+    assert "rotary displacement 8" in texts(composite_figure(table))
+
+
 def test_heads_lie_where_the_flat_tetrahedron_puts_them(snapshots):
     table = snapshots[-1]
     simplex = composite_figure(table).axes[0]

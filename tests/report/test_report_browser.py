@@ -252,6 +252,7 @@ def test_a_big_run_stays_light_and_usable(browser, tmp_path):
     wait(browser, READY, 120)
     paint = browser.execute_script("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
     ready = browser.execute_script("return performance.now()")
+    wait(browser, "document.querySelector('#simplex .chart').dataset.drawn", 120)
     start = time.perf_counter()
     browser.execute_script("hr.player.show(50)")
     place(browser, 0)

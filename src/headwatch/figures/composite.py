@@ -17,7 +17,7 @@ from headwatch.figures.grid import HeadGrid
 from headwatch.figures.heatmaps import PROFILE_MAPS, SIGNATURE_MAPS, draw_map
 from headwatch.figures.ink import FAINT, new_figure, write
 from headwatch.figures.notes import table_notes
-from headwatch.figures.panels import draw_flat_simplex, draw_legend, draw_two_drifts
+from headwatch.figures.panels import draw_flat_simplex, draw_legend, draw_near_middle, draw_two_drifts
 
 __all__ = ["composite_figure", "composite_png"]
 
@@ -49,6 +49,7 @@ def composite_figure(
     figure = new_figure(14, 8)
     _write_heading(figure, grid, title, [*table_notes(grid.table), *notes])
     draw_flat_simplex(figure, (0.012, 0.40, 0.43, 0.48), grid, past)
+    draw_near_middle(figure, (0.298, 0.63, 0.147, 0.257), grid, past)
     draw_legend(figure, (0.015, 0.735, 0.16, 0.15), grid)
     draw_two_drifts(figure, (0.06, 0.095, 0.365, 0.26), grid, past)
     _draw_maps(figure, grid, past, signature)

@@ -34,11 +34,11 @@ class HeadGrid:
     _column: np.ndarray
 
     @classmethod
-    def of(cls, table: pa.Table, displacement: int = 0) -> HeadGrid:
-        """The grid of a profile or signature table, at one RoPE displacement.
+    def of(cls, table: pa.Table, displacement: int | None = None) -> HeadGrid:
+        """The grid of a profile or signature table at one RoPE displacement: 0, or the least one that there is.
 
         Raises:
-            ValueError: the table holds no row at that displacement.
+            ValueError: the table is empty, or holds no row at the displacement that was asked for.
         """
         table = _at_displacement(table, displacement)
         step, layer, head = (table[name].to_numpy() for name in ("step", "layer", "head"))
@@ -79,6 +79,11 @@ class HeadGrid:
         """The profiles (a, b, c, d), shape ``[S, H, 4]``."""
         return np.stack([self.matrix(key) for key in "abcd"], axis=-1)
 
+    @property
+    def displacement(self) -> int:
+        """The RoPE displacement that is shown; 0 for the weights alone."""
+        return int(self.table["displacement"][0].as_py())
+
     def at(self, step: int | None = None) -> int:
         """Row of the last snapshot at or before a step; of the last one where no step is given.
 
@@ -111,8 +116,10 @@ class HeadGrid:
         return np.asarray(values.cast(pa.float64()).to_numpy())
 
 
-def _at_displacement(table: pa.Table, displacement: int) -> pa.Table:
+def _at_displacement(table: pa.Table, displacement: int | None) -> pa.Table:
     values = table["displacement"].to_numpy()
+    if displacement is None:
+        displacement = 0 if not values.size or np.any(values == 0) else int(values.min())
     kept = table.filter(pa.array(values == displacement)) if np.any(values != displacement) else table
     if not kept.num_rows:
         raise ValueError(f"no rows at displacement {displacement}; the table holds {sorted(set(values.tolist()))}")

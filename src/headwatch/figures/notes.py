@@ -21,8 +21,14 @@ _WORDS = {
     "zero_form": "zero form: no profile",
     "nan": "NaN in the weights",
     "inf": "infinity in the weights",
-    "averaged": "weights swapped in by weight averaging",
-    "displacement": "rotary displacement",
+    "averaged_weights": "weights of an averaging callback",
+    "sink_only": "attention on ignored keys alone",
+    "not_captured": "attention not captured",
+    "qk_gain": "QK gain folded in",
+    "tied_qk": "query and key share weights",
+    "rope_irregular": "rotary positions of an irregular kind: displacement 0",
+    "by_value": "proven by values, not by names",
+    "not_reached": "not reached by the probe forward",
 }
 
 
@@ -43,7 +49,9 @@ def table_notes(table: pa.Table) -> list[str]:
     """Notes on the heads of one snapshot: how many are structural, and every flag with its count."""
     total = table.num_rows
     structural = sum(status == "structural" for status in table["status"].to_pylist())
-    notes = [f"{structural} of {total} heads structural (read by rule, not proven)"] if structural else []
+    shown = {int(d) for d in table["displacement"].to_pylist()} - {0}
+    notes = [f"rotary displacement {d}" for d in sorted(shown)]
+    notes += [f"{structural} of {total} heads structural (read by rule, not proven)"] if structural else []
     counts = Counter(flag for text in table["flags"].to_pylist() for flag in _split(text))
     return notes + [_counted(flag_words(flag), count, total) for flag, count in counts.most_common()]
 

@@ -18,22 +18,34 @@ __all__ = ["draw_flat_simplex", "draw_legend", "draw_two_drifts", "scatter_by_ty
 
 _LABELS = ((-0.03, 0.03, "right"), (0.03, -0.1, "center"), (0.03, -0.05, "left"), (0.0, 0.04, "center"))
 _WORDS = (*VERTEX_WORDS[:2], "c: positive\nsemidefinite", VERTEX_WORDS[3])
+_NEAR = ((-0.12, 0.42), (-0.12, 0.42))
 _DRAWN = (2, 0, 1)  # types from back to front
 
 
 def draw_flat_simplex(figure: Figure, box: Box, grid: HeadGrid, past: Sequence[HeadGrid] = ()) -> Axes:
     """All heads in the flat tetrahedron, with Θ and the trails of earlier snapshots."""
     axes = bare_axes(figure, box, (-1.42, 1.46), (-0.46, 1.44), equal=True)
-    for edge in EDGES:
-        axes.plot(*FLAT[list(edge)].T, color="#9a9a9a", lw=1, ls="--" if edge == FLAT_HIDDEN else "-", zorder=1)
-    axes.plot(*place(THETA, FLAT).T, color=THETA_RED, lw=2.4, zorder=2)
-    axes.plot(*place(MIDDLE, FLAT), marker="s", color=THETA_RED, ms=7, zorder=3)
+    _draw_frame(axes)
     write(axes, -0.53, -0.13, "M: chance", ha="right", fontsize=11, color=THETA_RED)
     for words, point, (dx, dy, ha) in zip(_WORDS, FLAT, _LABELS, strict=True):
         write(axes, point[0] + dx, point[1] + dy, words, ha=ha, fontsize=11)
-    draw_trails(axes, [place(g.profiles()[-1], FLAT) for g in _aligned(grid, past)])
-    points = place(grid.profiles()[-1], FLAT)
-    scatter_by_type(axes, points[:, 0], points[:, 1], grid.matrix("head_type")[-1])
+    _draw_heads(axes, grid, past)
+    return axes
+
+
+def draw_near_middle(figure: Figure, box: Box, grid: HeadGrid, past: Sequence[HeadGrid] = ()) -> Axes:
+    """The same drawing about M, larger: that is where heads are while they are young."""
+    middle = place(MIDDLE, FLAT)
+    (left, right), (low, high) = (middle[0] + np.array(_NEAR[0]), middle[1] + np.array(_NEAR[1]))
+    axes = bare_axes(figure, box, (left, right), (low, high))
+    for scene, width in ((figure.axes[0], 0.8), (axes, 1.6)):
+        scene.plot(
+            [left, right, right, left, left], [low, low, high, high, low], color="#9a9a9a", lw=width, ls=":", zorder=6
+        )
+    _draw_frame(axes)
+    _draw_heads(axes, grid, past)
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+    write(axes, right - 0.02, low + 0.02, "near M, enlarged", ha="right", fontsize=9.5, color=FAINT, bbox=paper)
     return axes
 
 
@@ -78,6 +90,19 @@ def draw_trails(axes: Axes, points: Sequence[np.ndarray]) -> None:
         lines = lines[np.isfinite(lines).all(axis=(1, 2))]
         alpha = float(np.clip(6 / max(len(lines), 1) ** 0.5, 0.12, 0.6))
         axes.add_collection(LineCollection(list(lines), colors="#7c8aa5", linewidths=0.7, alpha=alpha, zorder=4))
+
+
+def _draw_frame(axes: Axes) -> None:
+    for edge in EDGES:
+        axes.plot(*FLAT[list(edge)].T, color="#9a9a9a", lw=1, ls="--" if edge == FLAT_HIDDEN else "-", zorder=1)
+    axes.plot(*place(THETA, FLAT).T, color=THETA_RED, lw=2.4, zorder=2)
+    axes.plot(*place(MIDDLE, FLAT), marker="s", color=THETA_RED, ms=7, zorder=3)
+
+
+def _draw_heads(axes: Axes, grid: HeadGrid, past: Sequence[HeadGrid]) -> None:
+    draw_trails(axes, [place(g.profiles()[-1], FLAT) for g in _aligned(grid, past)])
+    points = place(grid.profiles()[-1], FLAT)
+    scatter_by_type(axes, points[:, 0], points[:, 1], grid.matrix("head_type")[-1])
 
 
 def _draw_scales(axes: Axes, top: float) -> None:

@@ -14,14 +14,14 @@ from headwatch.run import Run
 __all__ = ["facts_html"]
 
 
-def facts_html(run: Run, notes: Sequence[str] = ()) -> str:
+def facts_html(run: Run, notes: Sequence[str] = (), *, has_null: bool = False) -> str:
     """The body of the section about the run itself; ``notes`` are this page's own warnings."""
     info = run.info
     warnings = [*notes, *map(str, info.get("messages") or [])]
     return "".join(
         (
             _list("warnings", warnings),
-            _facts(_rows(run)),
+            _facts(_rows(run, has_null)),
             _left_out(info.get("left_out") or []),
             _details("settings of the monitors", info.get("settings")),
             _details("configuration of the training", info.get("config")),
@@ -30,7 +30,7 @@ def facts_html(run: Run, notes: Sequence[str] = ()) -> str:
     )
 
 
-def _rows(run: Run) -> list[tuple[str, str]]:
+def _rows(run: Run, has_null: bool) -> list[tuple[str, str]]:
     info, model = run.info, run.info.get("model") or {}
     rows = [
         ("run", run.name if run.name == run.id else f"{run.name} ({run.id})"),
@@ -38,7 +38,7 @@ def _rows(run: Run) -> list[tuple[str, str]]:
         ("model", _model_words(model)),
         ("heads", _heads_words(info.get("heads") or [])),
         ("flags", "; ".join(_flag_counts(info.get("heads") or [])) or "none"),
-        ("chance", _null_words(info.get("null"))),
+        ("chance", _null_words(info.get("null"), has_null)),
         (
             "written by",
             f"headwatch {info.get('headwatch_version', '?')}, store version {info.get('schema_version', '?')}",
@@ -80,9 +80,9 @@ def _flag_counts(sites: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     return (f"{flag_words(flag)} ({count} of {len(sites)} modules)" for flag, count in counts.most_common())
 
 
-def _null_words(null: object) -> str:
+def _null_words(null: object, has_null: bool) -> str:
     if not isinstance(null, Mapping) or not null:
-        return "no null was simulated"
+        return "random weights of the same shape" if has_null else "no null was simulated"
     return "random weights of the same shape: " + ", ".join(f"{key} {value}" for key, value in null.items())
 
 

@@ -81,6 +81,7 @@ def report_page(
         data["kinds"][name] = kind_data(grid, kind, packed)
         arrays |= {f"{name}/{key}": text for key, text in packed.items()}
         notes += _left_on_disk(wanted, packed)
+    has_null = found.profile is not None and found.profile.has("beyond_null")
     sections = [
         Section(
             "glance",
@@ -89,7 +90,7 @@ def report_page(
             tiles_html(glance(found.profile, found.signature)),
         ),
         *figure_sections(found.profile is not None, found.signature is not None),
-        Section("run", "This run", html=facts_html(run, notes)),
+        Section("run", "This run", html=facts_html(run, notes, has_null=has_null)),
     ]
     scripts = [*(asset(name, "headwatch.report") for name in SCRIPTS), *more_scripts]
     return render_page(
@@ -122,16 +123,15 @@ def _grid(run: Run, kind: str, notes: list[str]) -> HeadGrid | None:
         return None
     chosen = kind if kind in names else names[0]
     if len(names) > 1:
-        others = ", ".join(name for name in names if name != chosen)
-        notes.append(f"This page shows the monitor {chosen!r}; the store also holds {others}.")
+        beside = ", ".join(name for name in names if name != chosen)
+        notes.append(f"This page shows the monitor {chosen!r}; the store also holds {beside}.")
     table = run.table(chosen)
     displacements = sorted(set(table["displacement"].to_pylist()))
-    shown = 0 if 0 in displacements else displacements[0]
-    if len(displacements) > 1:
-        notes.append(
-            f"Shown at rotary displacement {shown}; the store also holds {[d for d in displacements if d != shown]}."
-        )
-    return HeadGrid.of(table, shown)
+    grid = HeadGrid.of(table)
+    others = [d for d in displacements if d != grid.displacement]
+    if others or grid.displacement:
+        notes.append(f"Shown at rotary displacement {grid.displacement}; the store also holds {others or 'no other'}.")
+    return grid
 
 
 def _summaries(run: Run) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ hw.simplex = (into, heads) => {
   const edges = [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]];
   const middle = [1, 0, 0];
   // Rows: to the right, up, towards the reader. The home view is the flat tetrahedron of the paper figures, Θ spread open.
-  const home = { turn: [[-0.7765, 0.1699, -0.6068], [-0.6289, -0.269, 0.7295], [0.0393, -0.948, -0.3157]], zoom: 1, centre: [-0.4, -0.01, -0.01] };
+  const home = { turn: [[-0.7765, 0.1699, -0.6068], [-0.6289, -0.269, 0.7295], [0.0393, -0.948, -0.3157]], zoom: 1, centre: [-0.32, -0.04, 0.02] };
   const view = { ...home };
   let step = 0;
   let hovered = -1;
@@ -23,7 +23,7 @@ hw.simplex = (into, heads) => {
 
   function project([x, y, z]) {
     const [width, height] = size();
-    const scale = 0.27 * Math.min(width, height * 1.1) * view.zoom;
+    const scale = 0.242 * Math.min(width, height * 1.1) * view.zoom;
     const [cx, cy, cz] = [x - view.centre[0], y - view.centre[1], z - view.centre[2]];
     const [right, up, near] = view.turn.map((row) => row[0] * cx + row[1] * cy + row[2] * cz);
     return [width / 2 + scale * right, height / 2 - scale * up, near];
@@ -46,7 +46,7 @@ hw.simplex = (into, heads) => {
     const looksAway = (corner, beyond) => {
       const [p, q, r, s] = [...edge, corner, beyond].map((k) => flat[k]);
       const [ux, uy, uz, vx, vy, vz] = [q[0] - p[0], p[1] - q[1], q[2] - p[2], r[0] - p[0], p[1] - r[1], r[2] - p[2]];
-      const scale = 1 / (0.27 * Math.min(size()[0], size()[1] * 1.1) * view.zoom);
+      const scale = 1 / (0.242 * Math.min(size()[0], size()[1] * 1.1) * view.zoom);
       const normal = [(uy * vz - uz * vy) * scale, (uz * vx - ux * vz) * scale, (ux * vy - uy * vx) * scale * scale];
       const inward = normal[0] * (s[0] - p[0]) * scale + normal[1] * (p[1] - s[1]) * scale + normal[2] * (s[2] - p[2]);
       return inward > 0 ? normal[2] > 0 : normal[2] < 0;
@@ -99,7 +99,9 @@ hw.simplex = (into, heads) => {
     const half = c.measureText(words).width / 2;
     const [right, down] = [dx / far, dy / far];
     const at = x + right * (14 + half * Math.min(1, Math.abs(right) * 1.3));
-    c.fillText(words, Math.max(half + 4, Math.min(at, size()[0] - half - 4)), Math.max(16, Math.min(y + down * 18 + 4, size()[1] - 8)));
+    const kept = Math.max(half + 4, Math.min(at, size()[0] - half - 4));
+    const below = Math.abs(kept - at) > 6 ? 18 : 0;
+    c.fillText(words, kept, Math.max(16, Math.min(y + down * 18 + 4 + below, size()[1] - 8)));
   }
 
   function trails(c) {

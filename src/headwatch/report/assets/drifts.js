@@ -13,7 +13,7 @@ hr.twoDrifts = (into, kind, { shown, trail }) => {
       line.x.push(null);
       line.y.push(null);
     }
-    return { ...line, mode: "lines", line: { color: hw.theme.colour("faint"), width: 0.7 }, opacity: 0.4, hoverinfo: "skip", showlegend: false };
+    return { ...line, mode: "lines", line: { color: hw.theme.colour("faint"), width: 0.8 }, opacity: 0.55, hoverinfo: "skip", showlegend: false };
   }
   return hw.chart(into, () => {
     const s = Math.max(0, kind.at(hr.step.get()));

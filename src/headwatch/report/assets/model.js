@@ -42,7 +42,7 @@ const hr = (() => {
   /** What the registry says about a metric, in one paragraph. */
   function explain(key) {
     const m = metric(key);
-    const range = `Range ${m.low ?? "−∞"} to ${m.high ?? "∞"}${m.unit && m.unit !== "1" ? ` ${m.unit}` : ""}.`;
+    const range = `Range ${hw.number(m.low ?? -Infinity)} to ${hw.number(m.high ?? Infinity)}${m.unit && m.unit !== "1" ? ` ${m.unit}` : ""}.`;
     const alone = key === "theta_distance" ? " It starts near 0 because M, where chance puts a head, lies on Θ." : "";
     return `${m.meaning} ${m.change} ${range}${alone} Cost: ${m.cost}.`;
   }
