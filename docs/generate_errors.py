@@ -1,4 +1,4 @@
-"""Make the likeliest mistakes and write down what is said: ``python docs/generate_errors.py``."""
+"""Make the likeliest mistakes and write down what is said: ``python docs/generate_errors.py`` prints the page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from torch import nn
 
 import headwatch
 from headwatch.callbacks import QKProfileMonitor
-
-PAGE = Path(__file__).with_name("errors.md")
 
 HEAD = """# First errors
 
@@ -151,4 +149,4 @@ def _empty_directory() -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page())

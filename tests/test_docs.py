@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ def script(name: str) -> ModuleType:
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -46,6 +49,17 @@ def stored_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_metrics_page_is_made_from_the_registry() -> None:
     assert (DOCS / "metrics.md").read_text(encoding="utf-8") == script("generate_metrics").page()
+
+
+MISTAKES = script("generate_errors").MISTAKES
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.title)
+def test_a_mistake_is_answered_in_words(mistake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, text = script("generate_errors").said(mistake)
+    assert len(text) > 40  # more than a bare fact: what was expected, or what to do
+    assert "Traceback" not in text
 
 
 def test_metrics_page_names_every_metric() -> None:
