@@ -84,5 +84,51 @@ def test_a_model_without_attention_is_refused():
 
 
 def test_unknown_public_name():
-    with pytest.raises(AttributeError, match="it has FormOptions, Monitor"):
+    with pytest.raises(AttributeError, match=r"it has FormOptions, .*Monitor"):
         _ = headwatch.Montior
+
+
+def test_with_probe_documents_heads_are_proven_and_signatures_measured(tmp_path):
+    model = encoder()
+    documents = torch.randn(6, 5, 16, generator=torch.Generator().manual_seed(2))
+    with headwatch.Monitor(
+        model, dirpath=tmp_path, every_n_train_steps=5, probe=documents, on_error="raise"
+    ) as monitor:
+        for step, loss in train(model, 6):
+            monitor.step(step, loss=loss)
+    run = headwatch.load(tmp_path)
+    assert run.steps("profile") == run.steps("signature") == [0, 1, 2, 4, 5, 6]
+    assert set(run.profile["status"].to_pylist()) == {"proven"}
+    assert run.to_pandas("signature").n_eff.between(0.2, 1.001).all()
+    assert set(headwatch.profile(model, probe=documents)["status"].to_pylist()) == {"proven"}
+
+
+def test_a_loop_that_forgot_to_close_leaves_a_readable_run(tmp_path):
+    monitor = headwatch.Monitor(encoder(), dirpath=tmp_path)
+    del monitor
+    run = headwatch.load(tmp_path)
+    assert run.info["status"] == "failed"
+    assert run.steps() == [0]
+
+
+def test_fabric(tmp_path):
+    fabric = pytest.importorskip("lightning_fabric", reason="Lightning Fabric is not installed").Fabric(
+        accelerator="cpu"
+    )
+    torch.manual_seed(0)
+    bare = encoder()
+    model, optimizer = fabric.setup(bare, torch.optim.SGD(bare.parameters(), 0.1))
+    documents = torch.randn(6, 5, 16, generator=torch.Generator().manual_seed(2))
+    with headwatch.Monitor(
+        model, dirpath=tmp_path, every_n_train_steps=3, probe=documents, on_error="raise"
+    ) as monitor:
+        for step in range(1, 5):
+            loss = model(torch.randn(4, 6, 16)).square().mean()
+            optimizer.zero_grad()
+            fabric.backward(loss)
+            optimizer.step()
+            monitor.step(step, loss=loss)
+    run = headwatch.load(tmp_path)
+    assert run.steps() == [0, 1, 2, 3, 4]
+    assert set(run.profile["status"].to_pylist()) == {"proven"}
+    assert [site["module"] for site in run.info["heads"]] == ["layers.0.self_attn", "layers.1.self_attn"]

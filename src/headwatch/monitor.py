@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,9 +13,12 @@ from torch import Tensor, nn
 
 from headwatch.heads import HeadMap, find_heads, named_parameters
 from headwatch.info import new_run_id, run_info
-from headwatch.measure import FormOptions, ProfileMeasure
-from headwatch.notices import Notices
+from headwatch.measure import FormOptions, Measure, ProfileMeasure
 from headwatch.price import Price
+from headwatch.probe.batches import moved
+from headwatch.probe.calling import ProbeFn
+from headwatch.probe.documents import probe_batches, probe_forwards
+from headwatch.probe.measure import SignatureMeasure
 from headwatch.recorder import Moment, Recorder
 from headwatch.schedule import EARLY_STEPS, Schedule
 from headwatch.sinks.row import Sink
@@ -24,13 +28,12 @@ from headwatch.watcher import OnError, Watcher
 
 __all__ = ["Monitor", "profile"]
 
-Probe = Sequence[Callable[[], object]]
-
 
 def profile(
     model: nn.Module,
     *,
-    probe: Probe | None = None,
+    probe: Any = None,
+    probe_fn: ProbeFn | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     options: FormOptions | None = None,
@@ -40,8 +43,9 @@ def profile(
 
     Args:
         model: any model with self-attention.
-        probe: functions without arguments that each run one forward of the model; they prove the heads.
-            Without, heads are read by rule and flagged "structural".
+        probe: documents to prove the heads on: a batch, a list of batches or documents, a dataloader. Without, heads
+            are read by rule and flagged "structural".
+        probe_fn: ``probe_fn(model, batch)`` runs the forward; by default the model is called on the batch.
         include: patterns of module names or heads ("L03.*"); everything by default.
         exclude: patterns to leave out.
         options: which form; the weights alone by default.
@@ -53,7 +57,7 @@ def profile(
     Raises:
         NoAttentionError: no self-attention head was found.
     """
-    head_map = find_heads(model, probe=probe, include=include, exclude=exclude)
+    head_map = _find(model, probe, probe_fn, include, exclude)
     measure = ProfileMeasure(head_map, lambda: named_parameters(model), options=options, null=null)
     snapshot = measure.take(0)(0)
     return HeadTable(snapshot.heads, tuple((item.module, item.reason) for item in head_map.left_out))
@@ -67,7 +71,9 @@ class Monitor:
         dirpath: root of the store; the run lies in ``<dirpath>/headwatch/<run id>``.
         every_n_train_steps: interval in optimizer steps, after the early steps.
         early_steps: extra due steps at the start.
-        probe: functions that each run one forward of the model; they prove the heads.
+        probe: fixed documents: a batch, a list of batches or documents, a dataloader. They prove the heads, and the
+            marginal signatures are measured on them. Without, heads are read by rule, and there are profiles alone.
+        probe_fn: ``probe_fn(model, batch)`` runs the forward; by default the model is called on the batch.
         include: patterns of module names or heads to watch.
         exclude: patterns to leave out.
         run_id: an earlier run to go on with; a new one by default.
@@ -95,7 +101,8 @@ class Monitor:
         dirpath: str | Path = ".",
         every_n_train_steps: int = 100,
         early_steps: Sequence[int] = EARLY_STEPS,
-        probe: Probe | None = None,
+        probe: Any = None,
+        probe_fn: ProbeFn | None = None,
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
         run_id: str | None = None,
@@ -107,32 +114,44 @@ class Monitor:
         max_overhead: float = 0.01,
         on_error: OnError = "warn",
     ) -> None:
-        schedule = Schedule(every_n_train_steps, early_steps)
-        head_map = find_heads(model, probe=probe, include=include, exclude=exclude)
+        Schedule(every_n_train_steps, early_steps)  # says what is wrong with them before anything is written
+        head_map = _find(model, probe, probe_fn, include, exclude)
         self.run_id = run_id or new_run_id()
         self.path = Path(dirpath) / "headwatch" / self.run_id
-        self._recorder = self._open(model, head_map, name, config or {}, sinks, resume_from, on_error)
-        parameters: Callable[[], Mapping[str, Tensor]] = lambda: named_parameters(model)  # noqa: E731
-        measure = ProfileMeasure(head_map, parameters, options=options, notices=self._recorder.notices)
-        self._watcher = Watcher("profile", measure, schedule, self._recorder, Price(max_overhead), on_error=on_error)
-        self._watcher.resume(resume_from, [self.path])
-        self._last = _moment(resume_from, None, 0)
-        self._watcher.observe(self._last)
-
-    def _open(
-        self,
-        model: nn.Module,
-        head_map: HeadMap,
-        name: str,
-        config: Mapping[str, Any],
-        sinks: Sequence[Sink],
-        resume_from: int,
-        on_error: OnError,
-    ) -> Recorder:
-        info = run_info(self.run_id, name or self.run_id, model, head_map, settings={}, config=config, wandb=None)
+        settings = {"every_n_train_steps": every_n_train_steps, "include": list(include), "exclude": list(exclude)}
+        info = run_info(
+            self.run_id, name or self.run_id, model, head_map, settings=settings, config=config or {}, wandb=None
+        )
         store = RunStore(self.path, info)
         store.supersede_after(resume_from or -1)
-        return Recorder(store, sinks, notices=Notices(), raise_errors=on_error == "raise")
+        self._recorder = Recorder(store, sinks, raise_errors=on_error == "raise")
+        self._abandoned = weakref.finalize(self, self._recorder.close, "failed")  # a loop that forgot close()
+        self._watchers = [
+            Watcher(
+                measure.kind,
+                measure,
+                Schedule(every_n_train_steps, early_steps),
+                self._recorder,
+                Price(max_overhead),
+                on_error=on_error,
+            )
+            for measure in self._measures(model, head_map, options, probe, probe_fn)
+        ]
+        for watcher in self._watchers:
+            watcher.resume(resume_from, [self.path])
+        self._last = _moment(resume_from, None, 0)
+        self._observe(self._last)
+
+    def _measures(
+        self, model: nn.Module, head_map: HeadMap, options: FormOptions | None, probe: Any, probe_fn: ProbeFn | None
+    ) -> list[Measure]:
+        notices = self._recorder.notices
+        parameters: Callable[[], Mapping[str, Tensor]] = lambda: named_parameters(model)  # noqa: E731
+        measures: list[Measure] = [ProfileMeasure(head_map, parameters, options=options, notices=notices)]
+        if probe is not None:
+            documents = probe_batches(probe)
+            measures.append(SignatureMeasure(model, head_map, documents, probe_fn=probe_fn, notices=notices))
+        return measures
 
     def step(self, step: int, *, loss: float | Tensor | None = None, epoch: int = 0) -> None:
         """Call after every optimizer step; measures when a snapshot is due.
@@ -142,9 +161,14 @@ class Monitor:
             loss: training loss, read only when a snapshot is due.
             epoch: current epoch.
         """
-        if self._watcher.due(step):
-            self._watcher.observe(_moment(step, loss, epoch))
-        self._last = _moment(step, None, epoch) if step != self._last.step else self._last
+        if any(watcher.due(step) for watcher in self._watchers):
+            self._observe(_moment(step, loss, epoch))
+        if step != self._last.step:
+            self._last = _moment(step, None, epoch)
+
+    def _observe(self, moment: Moment) -> None:
+        for watcher in self._watchers:
+            watcher.observe(moment)
 
     def state_dict(self) -> dict[str, Any]:
         """What a resume needs: ``Monitor(model, **state)``. Call it when you save a checkpoint.
@@ -156,8 +180,9 @@ class Monitor:
 
     def close(self, status: str = "finished") -> None:
         """Take the last snapshot and end the run."""
+        self._abandoned.detach()
         if status == "finished":
-            self._watcher.observe(_moment(self._last.step, None, self._last.epoch, final=True))
+            self._observe(_moment(self._last.step, None, self._last.epoch, final=True))
         self._recorder.close(status)
 
     def __enter__(self) -> Monitor:
@@ -169,9 +194,17 @@ class Monitor:
         self.close("finished" if kind is None else "failed")
 
 
+def _find(
+    model: nn.Module, probe: Any, probe_fn: ProbeFn | None, include: Sequence[str], exclude: Sequence[str]
+) -> HeadMap:
+    if probe is None:
+        return find_heads(model, include=include, exclude=exclude)
+    first = probe_batches(probe, max_batches=1)[0].batch
+    device = next((p.device for p in model.parameters()), None)
+    forwards = probe_forwards(model, first if device is None else moved(first, device), probe_fn=probe_fn)
+    return find_heads(model, probe=forwards, include=include, exclude=exclude)
+
+
 def _moment(step: int, loss: float | Tensor | None, epoch: int, *, final: bool = False) -> Moment:
-    return Moment(step, step, epoch, time.time(), _number(loss), final)
-
-
-def _number(loss: float | Tensor | None) -> float | None:
-    return float(loss.detach()) if isinstance(loss, Tensor) else loss
+    number = float(loss.detach()) if isinstance(loss, Tensor) else loss
+    return Moment(step, step, epoch, time.time(), number, final)

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-__all__ = ["LiveParameters", "clean_name", "named_modules", "named_parameters"]
+__all__ = ["LiveParameters", "canonical_names", "clean_name", "named_modules", "named_parameters"]
 
-_RESERVED = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
+_RESERVED = frozenset(
+    {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module"}
+)
 _WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule"})
 
 
@@ -25,6 +27,15 @@ def clean_name(name: str) -> str:
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """All modules in registration order, once per name: a shared module comes again under every alias."""
     return _walk(model, "", ())
+
+
+def canonical_names(model: nn.Module) -> dict[int, str]:
+    """One name per module, by ``id``: of a module with several, the one of fewest segments, the first of these."""
+    names: dict[int, str] = {}
+    for name, module in named_modules(model):
+        if id(module) not in names or name.count(".") < names[id(module)].count("."):
+            names[id(module)] = name
+    return names
 
 
 def _walk(module: nn.Module, name: str, above: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:
