@@ -19,7 +19,7 @@ from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name, store_files
 from headwatch.sinks.row import Row
 from headwatch.sinks.run_table import run_table
 from headwatch.sinks.store import RunStore
-from headwatch.sinks.trails import Trails
+from headwatch.sinks.trails import Trails, split_steps
 from headwatch.sinks.wandb import WandbSink, upload_store, wandb_run_of
 from headwatch.snapshot import Snapshot
 from standin.generators import generators
@@ -245,9 +245,18 @@ def test_trails_keep_the_first_and_stay_bounded():
 
 def test_a_resumed_run_draws_the_trail_of_its_past(monkeypatch):
     draw_quickly(monkeypatch)
-    history_tables = [row.snapshots["profile"].heads for row in make_rows(steps=(0, 1, 2))]
-    drawn = pictures.Pictures("t", history_tables, lambda key, message: None).of(next(iter(make_rows(steps=(3, 4)))))
+    before = make_profile_table(steps=(0, 1, 2))
+    drawn = pictures.Pictures("t", before, lambda key, message: None).of(next(iter(make_rows(steps=(3, 4)))))
     assert drawn == {"headwatch/simplex": png(3)}
+
+
+def test_a_long_history_is_thinned_and_keeps_its_ends():
+    parts = split_steps(make_profile_table(1, 2, steps=range(100)), most=10)
+    steps = [table["step"][0].as_py() for table in parts]
+    assert (steps[0], steps[-1], len(steps)) == (0, 99, 10)
+    assert set(np.diff(steps)) == {11}
+    assert all(table.num_rows == 2 for table in parts)
+    assert split_steps(make_profile_table(1, 2, steps=(0,)).slice(0, 0)) == []
 
 
 def test_wandb_loggers_are_known_by_name_and_dummies_are_not_runs(run):

@@ -15,15 +15,16 @@ QUICK = {
     "x_disable_stats": True,
     "x_disable_meta": True,
     "console": "off",
-    "x_file_stream_transmit_interval": 0.3,
-    **{f"x_{what}_retry_wait_min_seconds": 0.1 for what in ("file_stream", "file_transfer", "graphql")},
-    **{f"x_{what}_retry_wait_max_seconds": 0.4 for what in ("file_stream", "file_transfer", "graphql")},
+    "x_file_stream_transmit_interval": 1,  # whole seconds: a fraction counts as unset, which is 15
+    **{f"x_{what}_retry_wait_min_seconds": 1 for what in ("file_stream", "file_transfer", "graphql")},
+    **{f"x_{what}_retry_wait_max_seconds": 1 for what in ("file_stream", "file_transfer", "graphql")},
 }
 
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
     """The server; at the end every operation must have been known."""
+    wandb.teardown()  # an earlier test's wandb-core has its own environment
     with StandIn() as standin:
         for name, value in {**standin.environment, "WANDB_DIR": str(tmp_path)}.items():
             monkeypatch.setenv(name, value)

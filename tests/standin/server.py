@@ -153,6 +153,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.endswith("/file_stream"):
             _, _, entity, project, run, _ = self.path.split("/")
             self._answer(200, json.dumps(_take_stream(self.standin, entity, project, run, json.loads(body))).encode())
+        elif self.path.startswith("/sdk/otel/"):  # W&B's measurements of itself
+            self._answer(200, b"{}")
         else:
             self.standin.unknown.append(f"POST {self.path}")
             self._answer(404, b"{}")

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import pyarrow as pa
 import pytest
 
 from headwatch.alerts import Alert
@@ -107,7 +108,7 @@ def test_a_resumed_run_goes_on_where_it_was(server, start, drawn):
         WandbSink(first).log(row)
     first.finish()
     second = start(id=first.id, resume="must")
-    sink = WandbSink(second, history=[row.snapshots["profile"].heads for row in rows[:3]])
+    sink = WandbSink(second, history=pa.concat_tables(row.snapshots["profile"].heads for row in rows[:3]))
     for row in rows[3:]:
         sink.log(row)
     second.finish()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from headwatch.sinks.row import Row
 from headwatch.sinks.scalars import at_rest
 from headwatch.sinks.tracked import kind_of, prefix_of
-from headwatch.sinks.trails import Trails
+from headwatch.sinks.trails import Trails, split_steps
 
 __all__ = ["PICTURE_KEY", "Pictures", "picture_key"]
 
@@ -31,13 +31,13 @@ class Pictures:
 
     Args:
         title: heading of the pictures.
-        history: profiles of a resumed run, oldest first.
+        history: profile rows that a resumed run has from before.
         say: where a failure is said, ``say(key, message)``.
     """
 
-    def __init__(self, title: str, history: Iterable[pa.Table], say: Callable[[str, str], None]) -> None:
+    def __init__(self, title: str, history: pa.Table | None, say: Callable[[str, str], None]) -> None:
         self._title = title
-        self._trails = {"profile": Trails(map(at_rest, history))}
+        self._trails = {"profile": Trails(() if history is None else split_steps(at_rest(history)))}
         self._failures = 0
         self._say = say
 

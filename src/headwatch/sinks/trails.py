@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["Trails"]
+__all__ = ["Trails", "split_steps"]
 
 
 class Trails:
@@ -36,3 +37,11 @@ class Trails:
     def tables(self) -> tuple[pa.Table, ...]:
         """What is kept, oldest first."""
         return tuple(self._kept.values())
+
+
+def split_steps(table: pa.Table, most: int = 24) -> list[pa.Table]:
+    """The snapshots of a stored run, oldest first: at most ``most``, evenly spread, with the first and the last."""
+    steps = table["step"].to_numpy()
+    known = np.unique(steps)
+    places = np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int))
+    return [table.filter(pa.array(steps == step)) for step in known[places]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ class WandbSink:
         max_keys: most per-head keys in a row.
         picture: send ``headwatch/simplex`` with every profile.
         title: heading of the pictures; the run's name by default.
-        history: earlier profiles of a resumed run, oldest first, for the trails.
+        history: profile rows that a resumed run has from before, for the pictures' trails.
         say: where to say something once, ``say(key, message)``; a warning by default.
     """
 
@@ -70,7 +70,7 @@ class WandbSink:
         max_keys: int = MAX_KEYS,
         picture: bool = True,
         title: str | None = None,
-        history: Iterable[pa.Table] = (),
+        history: pa.Table | None = None,
         say: _Say | None = None,
     ) -> None:
         self._run = run
