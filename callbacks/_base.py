@@ -172,7 +172,7 @@ class HeadMonitor(LightningCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The last snapshot; then the run is closed."""
         if self._watcher is not None:
-            self._watcher.observe(_moment(trainer, None, final=True))
+            self._watcher.observe(_moment(trainer, batch_loss(trainer, None), final=True))
         self._leave(trainer, "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from headwatch.heads import CopiedFactors, HeadMap, Site, copy_factors
 from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, Kind
 from headwatch.notices import Notices
-from headwatch.null import Null, null_for
+from headwatch.null import FAMILY_WISE_LEVEL, Null, null_for, sample_size
 from headwatch.parallel.parts import Columns, Part, Result, merged
 from headwatch.parallel.source import Share, Source
 from headwatch.profiles import HEAD_TYPES, problems, statistics
@@ -62,9 +62,13 @@ class FormOptions:
 
     def flags(self) -> list[str]:
         """What a reader of a picture must know."""
-        flags = ["with biases"] if self.biases else []
-        flags += ["norm gain folded in"] if self.norm_gain else []
-        return flags + ([f"rotary displacements {self.displacements}"] if self.displacements != (0,) else [])
+        flags = [slug.replace("_", " ") for slug in self.slugs()]
+        turned = " ".join(map(str, self.displacements))
+        return flags + ([f"rotary displacements {turned}"] if self.displacements != (0,) else [])
+
+    def slugs(self) -> list[str]:
+        """The same for the ``flags`` column, where a displacement has a column of its own."""
+        return ["with_biases"] * self.biases + ["norm_gain_folded_in"] * self.norm_gain
 
 
 @dataclass
@@ -201,7 +205,21 @@ class ProfileMeasure:
         columns |= self.trajectory.update(step, profile, beyond)
         columns["head_type"] = np.array([_type_name(code) for code in columns["head_type"]], dtype=object)
         table = heads_table("profile", {**self._identity, **columns, "flags": flags, "step": np.full(len(flags), step)})
-        return Snapshot("profile", step, table)
+        return Snapshot("profile", step, table, info=self._null_info() if self._null else {})
+
+    def _null_info(self) -> dict[str, object]:
+        """What ``run.json`` says of the null."""
+        shapes = sorted(set(self._identity_shapes))
+        return {
+            "null": {
+                "simulated": "Gaussian W_Q and W_K",
+                "shapes (d_model, d_head)": [list(shape) for shape in shapes],
+                "random heads": [sample_size(d_head) for _, d_head in shapes],
+                "tested": list(NULL_KEYS),
+                "family-wise level": FAMILY_WISE_LEVEL,
+                "heads beyond it at the start": self.trajectory.began_outside,
+            }
+        }
 
     def _result(self, piece: _Piece) -> Result:
         """Statistics of one share, one set of columns per displacement."""
@@ -281,7 +299,7 @@ def _identity(head_map: HeadMap, options: FormOptions) -> dict[str, list[Any]]:
         "module": [site.module for site, *_ in rows],
         "displacement": [d for *_, d in rows],
         "status": [site.status for site, *_ in rows],
-        "flags": [",".join(site.flags) for site, *_ in rows],
+        "flags": [_joined(*site.flags, *options.slugs()) for site, *_ in rows],
     }
 
 

@@ -78,6 +78,7 @@ class Snapshot:
         summary: numbers of the whole model at this step (``n_eff_consistency``, ``n_eff_dispersion`` …).
         tokens: token signals of the probe documents, for signatures.
         final: taken in ``on_train_end``.
+        info: entries of ``run.json`` that became known with it.
     """
 
     kind: Kind
@@ -86,6 +87,7 @@ class Snapshot:
     summary: Mapping[str, float] = field(default_factory=dict)
     tokens: pa.Table | None = None
     final: bool = False
+    info: Mapping[str, object] = field(default_factory=dict)
 
     def summary_table(self) -> pa.Table:
         """The summary as tidy rows (step, key, value)."""

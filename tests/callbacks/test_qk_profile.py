@@ -169,6 +169,8 @@ class TestRunJson:
         assert info["config"]["optimizer"]["lr"] == 0.05
         assert info["config"]["seed"] == 3
         assert info["settings"]["profile"]["every_n_train_steps"] == 5
+        assert info["null"]["shapes (d_model, d_head)"] == [[16, 8]]
+        assert info["null"]["heads beyond it at the start"] == 0
         assert [site["module"] for site in info["heads"]] == ["blocks.0.attention", "blocks.1.attention"]
 
     def test_an_exception_ends_the_run_as_failed(self, tmp_path):
@@ -271,6 +273,8 @@ def test_two_monitors_told_apart_by_name(tmp_path):
     assert run.monitors == ["profile", "profile-biased"]
     assert run.steps("profile-biased") == [0, 4, 8, 12]
     assert run.info["settings"]["profile-biased"]["biases"]
+    assert set(run.table("profile-biased")["flags"].to_pylist()) == {"with_biases"}
+    assert set(run.profile["flags"].to_pylist()) == {""}
 
 
 def test_pickles_for_spawned_processes():

@@ -87,6 +87,8 @@ class RunStore:
         if snapshot.summary:
             self.write_table(f"{name}_summary", snapshot.step, snapshot.summary_table())
         self.write_table(name, snapshot.step, snapshot.heads)
+        if any(self.info.get(key) != value for key, value in snapshot.info.items()):
+            self.update(**snapshot.info)
 
     def write_table(self, folder: str, step: int, table: pa.Table) -> None:
         """Write one part of a folder."""
