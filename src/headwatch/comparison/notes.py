@@ -74,10 +74,11 @@ def _matches(records: Sequence[RunRecord], matching: Matching) -> Iterator[str]:
         yield "Runs with the seed of their reference run are matched head by head by index."
     if "assignment" not in ways:
         return
+    tests = "1 test" if matching.tests == 1 else f"{matching.tests} tests"
     yield (
         "Heads of other seeds are exchangeable within a layer: they are matched by optimal assignment on their "
         "trajectories (profile and stable rank). Chance: the pooled heads of a layer dealt to the runs at random, "
-        f"{matching.permutations} times; {matching.tests} tests, Benjamini–Hochberg at {matching.level:.0%}. "
+        f"{matching.permutations} times; {tests}, Benjamini–Hochberg at {matching.level:.0%}. "
         "A head is a match where its test passes and the pair is closer than the mean pair under chance."
     )
     if any(record.seed is None for record in records):

@@ -48,7 +48,7 @@ def match_intro(comparison: Comparison) -> str:
         "Distance: root mean square over the shared snapshots, 1 is a typical spread of heads. Margin: how much dearer "
         "the layer's assignment gets without the pair; near 0 another partner would do as well. Chance: mean distance "
         f"of a pair when heads are dealt to the runs at random ({matching.permutations} deals). p is adjusted by "
-        f"Benjamini–Hochberg over {matching.tests} tests, level {matching.level:.0%}."
+        f"Benjamini–Hochberg over all tests ({matching.tests}), level {matching.level:.0%}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The comparison as tables in a terminal."""
+"""The comparison as tables in a terminal; runs are told by number, so that eighty columns are enough."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,42 +27,40 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     console = console or Console()
     for place, reason in comparison.left_out:
         console.print(Text(f"left out  {place}: {reason}", style="yellow"))
+    numbers = {name: f"#{i}" for i, name in enumerate(comparison.runs["run"].to_pylist(), start=1)}
     for part in (_runs, _config, _moved, _matches, _groups, _signatures):
-        table = part(comparison)
-        if table is not None:
-            console.print(table)
+        found = part(comparison, numbers)
+        if found is not None:
+            title, table = found
+            console.print(Text(f"\n{title}", style="bold"), table, sep="\n")
     for note in comparison.notes:
         console.print(Text(f"· {note}"))
     if comparison.output is not None:
         console.print(Text(f"page: {comparison.output}", style="bold"))
 
 
-def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=Text(title), title_justify="left")
+Numbers = dict[str, str]
+Part = tuple[str, Table]
+
+
+def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], folding: Sequence[int] = ()) -> Part:
+    """A table whose columns keep their width, but for those at the places ``folding``."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for place, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="left" if place == 0 else "right", overflow="fold")
+        left = place == 0 or place in folding
+        table.add_column(
+            Text(heading), justify="left" if left else "right", no_wrap=place not in folding, overflow="fold"
+        )
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    return table
+    return title, table
 
 
-def _runs(comparison: Comparison) -> Table:
+def _runs(comparison: Comparison, numbers: Numbers) -> Part:
     """Drift of the heads of each run: what moved, when it left chance, what became rank-one."""
-    headings = (
-        "run",
-        "seed",
-        "heads",
-        "last step",
-        "loss",
-        "median drift",
-        "median path",
-        "left null",
-        "at step",
-        "rank < 2",
-        "flips",
-    )
-    rows = [_run_row(row, _of(comparison.drift, row["run"])) for row in comparison.runs.to_pylist()]
-    return _table("Runs (drift of their heads)", headings, rows)
+    headings = ("", "run", "seed", "step", "loss", "drift", "path", "left null", "rank<2", "flips")
+    rows = [_run_row(row, numbers, _of(comparison.drift, row["run"])) for row in comparison.runs.to_pylist()]
+    return _table("Runs: median drift and path of their heads, share that left the null and when", headings, rows, (1,))
 
 
 def _of(table: pa.Table, run: str) -> dict[str, np.ndarray]:
@@ -70,36 +69,34 @@ def _of(table: pa.Table, run: str) -> dict[str, np.ndarray]:
     return {name: rows[name].cast(pa.float64()).to_numpy() for name in names}
 
 
-def _run_row(run: dict[str, Any], drift: dict[str, np.ndarray]) -> list[str]:
+def _run_row(run: dict[str, Any], numbers: Numbers, drift: dict[str, np.ndarray]) -> list[str]:
     left = drift["left_null_step"]
+    when = _median(left)
     return [
+        numbers[run["run"]],
         run["run"],
         run["seed"] or "?",
-        str(run["n_heads"]),
         str(run["last_step"]),
         _number(run["last_loss"]),
         _number(_median(drift["drift"])),
         _number(_median(drift["path_length"])),
-        _share(~np.isnan(left)),
-        _number(_median(left)),
+        _share(~np.isnan(left)) + ("" if when is None else f" @{when:.0f}"),
         _share(~np.isnan(drift["low_rank_step"])),
         _number(np.nansum(drift["parity_changes"])),
     ]
 
 
-def _config(comparison: Comparison) -> Table | None:
-    rows = comparison.config.to_pylist()
+def _config(comparison: Comparison, numbers: Numbers) -> Part | None:
+    rows = comparison.config.to_pylist()[:_MOST_ROWS]
     if not rows:
         return None
     labels = comparison.config.column_names[1:]
-    if len(labels) > 8:
-        return _table(
-            "Configuration differences", ("key", "values"), [(row["key"], _values(row)) for row in rows[:_MOST_ROWS]]
-        )
-    body = [
-        [row["key"], *(row[label] if row[label] is not None else "–" for label in labels)] for row in rows[:_MOST_ROWS]
-    ]
-    return _table("Configuration differences", ("key", *labels), body)
+    if len(labels) > 6:
+        body = [[row["key"], _values(row)] for row in rows]
+        return _table("Configuration differences", ("key", "values"), body, (0, 1))
+    body = [[row["key"], *(row[label] if row[label] is not None else "–" for label in labels)] for row in rows]
+    headings = ("key", *(numbers[label] for label in labels))
+    return _table("Configuration differences", headings, body, range(len(headings)))
 
 
 def _values(row: dict[str, str | None]) -> str:
@@ -107,57 +104,53 @@ def _values(row: dict[str, str | None]) -> str:
     return ", ".join(f"{value if value is not None else '–'} ({n} runs)" for value, n in count.most_common(6))
 
 
-def _moved(comparison: Comparison) -> Table:
+def _moved(comparison: Comparison, numbers: Numbers) -> Part:
     """The heads that moved most, over all runs."""
     drift = comparison.drift.sort_by([("drift", "descending")]).slice(0, 10).to_pylist()
-    headings = ("run", "head", "drift", "path", "stable rank", "position on Θ", "left null", "rank < 2", "flips")
-    rows = [
-        (
-            row["run"],
-            head_label(row["layer"], row["head"]),
-            _number(row["drift"]),
-            _number(row["path_length"]),
-            f"{_number(row['stable_rank_start'])} → {_number(row['stable_rank_end'])}",
-            f"{_number(row['theta_position_start'])} → {_number(row['theta_position_end'])}",
-            _number(row["left_null_step"]),
-            _number(row["low_rank_step"]),
-            _number(row["parity_changes"]),
-        )
-        for row in drift
+    headings = ("run", "head", "drift", "path", "stable rank", "on Θ", "left null", "rank<2", "flips")
+    return _table("Heads that moved most", headings, [_moved_row(row, numbers) for row in drift])
+
+
+def _moved_row(row: dict[str, Any], numbers: Numbers) -> list[str]:
+    return [
+        numbers[row["run"]],
+        head_label(row["layer"], row["head"]),
+        _number(row["drift"]),
+        _number(row["path_length"]),
+        f"{_number(row['stable_rank_start'])} → {_number(row['stable_rank_end'])}",
+        *(_number(row[key]) for key in ("theta_position_end", "left_null_step", "low_rank_step", "parity_changes")),
     ]
-    return _table("Heads that moved most", headings, rows)
 
 
-def _matches(comparison: Comparison) -> Table | None:
+def _matches(comparison: Comparison, numbers: Numbers) -> Part | None:
     matches = comparison.matches.to_pylist()
     if not matches:
         return None
-    runs = dict.fromkeys((row["run"], row["reference"]) for row in matches)
-    rows = [_match_row(run, ref, [m for m in matches if m["run"] == run]) for run, ref in list(runs)[:_MOST_ROWS]]
-    return _table(
-        "Heads matched to the reference run",
-        ("run", "reference", "by", "match", "median distance", "by chance", "smallest adjusted p"),
-        rows,
-    )
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for row in matches:
+        by_run.setdefault(row["run"], []).append(row)
+    rows = [_match_row(of, numbers) for of in list(by_run.values())[:_MOST_ROWS]]
+    headings = ("run", "with", "by", "match", "distance", "by chance", "least adj. p")
+    return _table("Heads matched to the reference run (median distance)", headings, rows)
 
 
-def _match_row(run: str, reference: str, rows: list[dict[str, Any]]) -> list[str]:
+def _match_row(rows: list[dict[str, Any]], numbers: Numbers) -> list[str]:
+    first = rows[0]
     p = [row["p_adjusted"] for row in rows if row["p_adjusted"] is not None]
     found = sum(row["verdict"] in ("match", "same seed") for row in rows)
-    verdict = f"{found} of {len(rows)}" if found else rows[0]["verdict"]
     distance, chance = ([row[key] for row in rows if row[key] is not None] for key in ("cost", "chance"))
     return [
-        run,
-        reference,
-        rows[0]["by"],
-        verdict,
+        numbers[first["run"]],
+        numbers[first["reference"]],
+        first["by"],
+        f"{found} of {len(rows)}" if found else first["verdict"],
         _number(_median(distance)),
         _number(_median(chance)),
         _number(min(p, default=None)),
     ]
 
 
-def _groups(comparison: Comparison) -> Table | None:
+def _groups(comparison: Comparison, numbers: Numbers) -> Part | None:
     if comparison.groups is None:
         return None
     table = comparison.groups.sort_by([("p", "ascending"), ("layer", "ascending")])
@@ -166,30 +159,27 @@ def _groups(comparison: Comparison) -> Table | None:
         [
             row["metric"],
             "all" if row["layer"] < 0 else f"L{row['layer']:02d}",
-            *(_number(row[m]) for m in means),
+            *(_number(row[mean]) for mean in means[:6]),
             _number(row["p"]),
             _number(row["p_adjusted"]),
         ]
         for row in table.slice(0, _MOST_ROWS).to_pylist()
     ]
-    return _table("Differences between groups", ("metric", "layer", *(m[5:-1] for m in means), "p", "adjusted p"), rows)
+    headings = ("metric", "layer", *(mean[5:-1] for mean in means[:6]), "p", "adj. p")
+    return _table("Differences between groups (means of medians over heads)", headings, rows)
 
 
-def _signatures(comparison: Comparison) -> Table | None:
+def _signatures(comparison: Comparison, numbers: Numbers) -> Part | None:
     rows = [row for row in comparison.signatures.to_pylist() if row["signature"] == "n_eff"][:_MOST_ROWS]
     if not rows:
         return None
+    keys = ("pearson", "pearson_within_layer", "dispersion_a", "dispersion_b")
     body = [
-        (
-            row["run_a"],
-            row["run_b"],
-            row["aligned"],
-            *(_number(row[key]) for key in ("pearson", "pearson_within_layer", "dispersion_a", "dispersion_b")),
-        )
+        (numbers[row["run_a"]], numbers[row["run_b"]], row["aligned"], *(_number(row[key]) for key in keys))
         for row in rows
     ]
-    headings = ("run", "run ", "heads paired by", "Pearson", "within layers", "dispersion", "dispersion ")
-    return _table("Signatures compared: effective share of keys (n_eff); the page has the others", headings, body)
+    headings = ("run", "with", "paired by", "Pearson", "within layers", "dispersion", "its own")
+    return _table("Signatures compared: n_eff; the page has the others", headings, body)
 
 
 def _median(values: Sequence[float] | np.ndarray) -> float | None:
@@ -203,4 +193,6 @@ def _share(mask: np.ndarray) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None or value != value else f"{value:.4g}"
+    if value is None or value != value:
+        return "–"
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
