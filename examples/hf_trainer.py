@@ -1,4 +1,4 @@
-"""The Hugging Face Trainer: a callback of five lines around headwatch.Monitor.
+"""The Hugging Face Trainer.
 
     pip install transformers accelerate
     python examples/hf_trainer.py          about 2 minutes on 2 cores
@@ -10,26 +10,10 @@ Look for: a Llama with grouped queries, four query heads on two key-value heads.
 import argparse
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 import headwatch
 from headwatch.demo.text import Windows, load_text
-
-
-class Headwatch(TrainerCallback):
-    """Watches the model that the Trainer trains."""
-
-    def __init__(self, **settings: object) -> None:
-        self.settings = settings
-
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
-        self.monitor = headwatch.Monitor(model, config={"lr": args.learning_rate, "seed": args.seed}, **self.settings)
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.monitor.step(state.global_step)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self.monitor.close()
 
 
 class Examples(torch.utils.data.Dataset):
@@ -51,9 +35,10 @@ def main(fast: bool) -> None:
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=256, num_hidden_layers=3, **shape))
-    watch = Headwatch(dirpath="hf-trainer", probe=[lambda: model(torch.arange(32)[None])])
+    tokens = load_text().tokens()
+    watch = headwatch.HuggingFaceMonitor(probe=Windows(tokens, 64, count=8, seed=1).batch())
     arguments = TrainingArguments(
-        output_dir="hf-trainer/checkpoints",
+        output_dir="hf-trainer",
         max_steps=steps,
         per_device_train_batch_size=size,
         learning_rate=1e-3,
@@ -61,7 +46,7 @@ def main(fast: bool) -> None:
         report_to="none",
         use_cpu=True,
     )
-    data = Examples(Windows(load_text().tokens(), 64, count=steps * size))
+    data = Examples(Windows(tokens, 64, count=steps * size))
     Trainer(model, arguments, train_dataset=data, callbacks=[watch]).train()
     table = headwatch.load("hf-trainer").to_pandas()
     print(table.groupby(["kv_head", "step"])[["stable_rank", "drift"]].median())

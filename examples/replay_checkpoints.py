@@ -28,8 +28,9 @@ def train(steps: int, every: int) -> None:
 
 def main(fast: bool) -> None:
     train(*((6, 2) if fast else (200, 25)))
-    command = [sys.executable, "-m", "headwatch", "replay", "replay/checkpoints", "--output", "replay"]
-    subprocess.run(command, check=True)
+    # the weights do not say how many heads share them
+    options = ["--n-heads", "4", "--dir", "replay"]
+    subprocess.run([sys.executable, "-m", "headwatch", "replay", "replay/checkpoints", *options], check=True)
 
 
 if __name__ == "__main__":
