@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Reduction:
         self.sites = {site.module: SiteValues() for site in head_map.sites}
         self._head_map = head_map
         self._special_tokens = tuple(special_tokens)
-        self._options = {"block": block, "query_stride": query_stride}
+        self._options: dict[str, Any] = {"block": block, "query_stride": query_stride}
         self._batch: ProbeBatch | None = None
         self._calls: dict[str, list[tuple[dict[str, Tensor], Tensor]]] = {}
         self._geometries: dict[tuple[object, ...], tuple[Tensor | None, Geometry]] = {}
