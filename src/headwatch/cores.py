@@ -129,7 +129,7 @@ def antisymmetric_part(K: Tensor) -> Tensor:
 
 def _part(K: Tensor, sign: int) -> Tensor:
     n, m = K.shape[-2:]
-    K_1, K_2 = K.split([n, m - n], dim=-1)
+    K_1, K_2 = K[..., :n], K[..., n:]
     part = K.new_zeros(K.shape[0], m, m)
     part[:, :n, :n] = (K_1 + sign * K_1.mT) / 2
     part[:, n:, :n] = sign * K_2.mT / 2

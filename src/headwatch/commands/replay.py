@@ -1,0 +1,74 @@
+"""``headwatch replay``: a trajectory from the checkpoints of a run that was trained before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headwatch.commands.profile import Biases, Exclude, Heads, Include, Keep, KeyHeads, Null, Report, Root
+
+__all__ = ["register"]
+
+Checkpoints = Annotated[
+    list[Path], typer.Argument(metavar="CKPT...", help="Checkpoints of one model, or a directory that holds them.")
+]
+Name = Annotated[str, typer.Option("--name", help="Name of the run; that of the checkpoints' directory by default.")]
+Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Processes.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the app."""
+    app.command("replay", help="Profile a series of checkpoints into one trajectory; goes on where it was ended.")(
+        _replay
+    )
+
+
+def _replay(
+    checkpoints: Checkpoints,
+    jobs: Jobs = 1,
+    n_heads: Heads = None,
+    n_kv_heads: KeyHeads = None,
+    directory: Root = Path("."),
+    name: Name = "",
+    include: Include = None,
+    exclude: Exclude = None,
+    biases: Biases = False,
+    null: Null = True,
+    report: Report = True,
+    save_weights: Keep = False,
+) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from headwatch.commands.profile import print_places, run_name
+    from headwatch.measure import FormOptions
+    from headwatch.posthoc import Reading
+    from headwatch.replay import items_of, replay
+
+    reading = Reading(
+        n_heads,
+        n_kv_heads,
+        tuple(include or ()),
+        tuple(exclude or ()),
+        FormOptions(biases=biases),
+        null,
+        save_weights=save_weights,
+    )
+    items = items_of(checkpoints)
+    name = name or run_name(items[0].path.parent)
+    run_directory = directory / "headwatch" / name
+    columns = (TextColumn("checkpoints"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("replay", total=len(items))
+        replay(
+            items,
+            run_directory,
+            reading,
+            name=name,
+            jobs=jobs,
+            progress=lambda done, of: bar.update(task, completed=done, total=of),
+        )
+    typer.echo(f"{len(items)} checkpoints, steps {items[0].step} to {items[-1].step}")
+    print_places(run_directory, report)
