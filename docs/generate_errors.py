@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import headwatch
-from headwatch.callbacks import QKProfileMonitor
+from headwatch.callbacks import MarginalAttentionMonitor, QKProfileMonitor
 
 HEAD = """# First errors
 
@@ -83,6 +83,28 @@ def file_in_the_way() -> object:
     return headwatch.Monitor(encoder(), dirpath="results", run_id="RUN")
 
 
+def no_number_of_heads() -> object:
+    """A Lightning checkpoint: its weights do not say how many heads share them."""
+    from headwatch.demo.model import TextDecoder
+
+    torch.save({"state_dict": TextDecoder().state_dict(), "global_step": 100}, "last.ckpt")
+    return profile_file("last.ckpt")
+
+
+def not_a_checkpoint() -> object:
+    """A file of another kind."""
+    Path("notes.safetensors").write_text("not weights")
+    return profile_file("notes.safetensors")
+
+
+def profile_file(name: str) -> object:
+    """What ``headwatch profile NAME`` does."""
+    from headwatch.posthoc import Reading
+    from headwatch.replay import Item, replay
+
+    return replay([Item(0, Path(name))], Path("runs/headwatch/file"), Reading(null=False), name="file")
+
+
 def several() -> object:
     """A folder that holds two runs."""
     stored("first")
@@ -100,6 +122,7 @@ MISTAKES = (
     Mistake("A name that cannot be a folder", lambda: QKProfileMonitor(name="my run/2")),
     Mistake("Heads handed over and selected", lambda: QKProfileMonitor(heads=[{}], include=["L00.*"])),
     Mistake("A negative displacement", lambda: QKProfileMonitor(displacements=[0, -1])),
+    Mistake("No probe documents", lambda: MarginalAttentionMonitor(probe=0)),
     Mistake("Two callbacks alike (Lightning says it first; `name=` on one of them is the remedy)", two_alike),
     Mistake("The store's directory cannot be made", file_in_the_way),
     Mistake("No run there", lambda: headwatch.load("runs/nothing")),
@@ -107,6 +130,9 @@ MISTAKES = (
     Mistake("The store is of a later version", lambda: headwatch.load(rewritten("later", schema_version=99))),
     Mistake("`run.json` is broken", truncated),
     Mistake("One run compared", lambda: headwatch.compare([stored("alone")])),
+    Mistake("`group_by` is misspelt", lambda: headwatch.compare([stored("p"), stored("q")], group_by="optim.lr")),
+    Mistake("`headwatch profile` of a file that does not say how many heads", no_number_of_heads),
+    Mistake("`headwatch profile` of another kind of file", not_a_checkpoint),
 )
 
 
