@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from headwatch.comparison.config import config_of, differences, group_labels, seed_of
+from headwatch.comparison.config import config_of, differences, group_labels, groups_but_for_seeds, seed_of
 from headwatch.comparison.groups import group_test, labellings
 from headwatch.comparison.testing import benjamini_hochberg, holm
 
@@ -104,6 +104,13 @@ def test_groups_by_whole_key_or_by_its_only_ending():
     with pytest.raises(ValueError, match=r"no run has the key 'depth'.*optimizer\.lr"):
         group_labels(CONFIGS, "depth")
     assert group_labels(CONFIGS, "data.lr") == ["1", "(not set)"]
+    twice = [{"hparams.lr": "1", "optimizer.lr": "1"}, {"hparams.lr": "2", "optimizer.lr": "2"}]
+    assert group_labels(twice, "lr") == ["1", "2"]
+    assert groups_but_for_seeds(twice) == ["hparams.lr=1", "hparams.lr=2"]
+
+
+def test_runs_of_one_configuration_are_one_group_whatever_their_seeds():
+    assert groups_but_for_seeds([{"seed": "1", "lr": "1"}, {"seed": "2", "lr": "1"}]) == ["all runs"] * 2
 
 
 def test_seed_is_found_at_any_depth():

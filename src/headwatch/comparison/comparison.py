@@ -28,6 +28,8 @@ _TABLES = ("runs", "config", "drift", "matches", "layers", "groups", "signatures
 class Comparison:
     """Runs compared; every attribute that is a table is a ``pyarrow.Table``.
 
+    Figures of it: ``headwatch.comparison.figures`` (plotly) and ``headwatch.comparison.paper`` (PNG, SVG, PDF).
+
     Attributes:
         runs: one row per run: ``run`` (its label), ``id``, ``path``, ``group``, ``seed``, ``n_layers``, ``n_heads``,
             ``n_snapshots``, ``last_step``, ``last_loss``, ``note``.

@@ -60,7 +60,7 @@ def seed_of(config: Mapping[str, str]) -> str | None:
 
 
 def group_labels(configs: Sequence[Mapping[str, str]], key: str) -> list[str]:
-    """Each run's value of a key, or of the one key that ends in it.
+    """Each run's value of a key, or of the one that ends in it (several may when they agree in every run).
 
     Raises:
         ValueError: no run has the key; the message names the keys on which runs differ.
@@ -74,7 +74,7 @@ def _resolve(configs: Sequence[Mapping[str, str]], key: str) -> str:
     if key in known:
         return key
     endings = [name for name in known if name.endswith(f".{key}")]
-    if len(endings) == 1:
+    if len({_values(configs, name) for name in endings}) == 1:
         return endings[0]
     differing = [name for name in known if len({config.get(name) for config in configs}) > 1]
     said = f"{key!r} could be any of {', '.join(endings)}" if endings else f"no run has the key {key!r}"
@@ -90,10 +90,15 @@ def groups_but_for_seeds(configs: Sequence[Mapping[str, str]]) -> list[str]:
     ['lr=1', 'lr=1', 'lr=2']
     """
     keys = sorted({key for config in configs for key in config if key.rsplit(".", 1)[-1] not in _SEEDS | _FOLLOWS})
-    differing = [key for key in keys if len({config.get(key) for config in configs}) > 1]
+    named = {_values(configs, key): key for key in reversed(keys)}  # one name for what two keys say
+    differing = sorted(key for values, key in named.items() if len(set(values)) > 1)
     if not differing:
         return ["all runs"] * len(configs)
     return [", ".join(f"{_short(key)}={config.get(key, NOT_SET)}" for key in differing) for config in configs]
+
+
+def _values(configs: Sequence[Mapping[str, str]], key: str) -> tuple[str | None, ...]:
+    return tuple(config.get(key) for config in configs)
 
 
 def _short(key: str) -> str:
