@@ -23,6 +23,7 @@ _STATES = ("state_dict", "model_state_dict", "model", "module")
 _CONFIGS = ("hyper_parameters", "model_args", "config", "hparams")
 _STEPS = ("global_step", "iter_num", "step", "steps", "iteration")
 _TORCH_FILES = (".ckpt", ".pt", ".pth", ".bin")
+_SHARD = re.compile(r"-\d+-of-\d+$")
 _STEP_IN_NAME = re.compile(r"(?:step|checkpoint|iter|global_step)[=_-]?(\d+)")
 
 
@@ -103,7 +104,12 @@ def _safetensors_in(directory: Path) -> list[Path]:
     if index.is_file():
         return sorted({directory / str(name) for name in _json(index).get("weight_map", {}).values()})
     whole = directory / "model.safetensors"
-    return [whole] if whole.is_file() else sorted(directory.glob("*.safetensors"))
+    if whole.is_file():
+        return [whole]
+    found = sorted(directory.glob("*.safetensors"))
+    if len(found) > 1 and not all(_SHARD.search(file.stem) for file in found):
+        raise CheckpointError(f"{directory} holds {len(found)} safetensors files and no index; name one of them.")
+    return found
 
 
 class _SafeTensors(Mapping[str, Tensor]):
