@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+from headwatch.alerts import DEFAULT_ALERTS
 from headwatch.callbacks._base import HeadMonitor
 from headwatch.callbacks._documents import documents_of
 from headwatch.callbacks._lightning import LightningModule, Trainer
@@ -12,7 +13,7 @@ from headwatch.callbacks._session import Session
 from headwatch.heads import HeadMap
 from headwatch.measure import Measure
 from headwatch.metrics import SIGNATURE_HEADLINE, Kind
-from headwatch.parallel.layout import layout_of
+from headwatch.parallel.layout import layout_of, model_to_call
 from headwatch.parallel.signatures import SharedSignatures
 from headwatch.schedule import EARLY_STEPS
 
@@ -56,6 +57,7 @@ class MarginalAttentionMonitor(HeadMonitor):
         prove: prove the heads' layout on the first training batch.
         metrics: per-head signatures for the logger; the store has all.
         log_heads: per-head scalars to the logger; aggregates are always logged.
+        alerts: what is worth a message, once per head: "entropy" (row entropy collapses), "logits" (they explode).
         max_overhead: largest share of training time; kept by stretching the interval.
         on_error: "warn" says a failure once and training goes on; "raise" is for tests.
 
@@ -91,6 +93,7 @@ class MarginalAttentionMonitor(HeadMonitor):
         prove: bool = True,
         metrics: Sequence[str] = SIGNATURE_HEADLINE,
         log_heads: bool = True,
+        alerts: Sequence[str] = DEFAULT_ALERTS,
         max_overhead: float = 0.01,
         on_error: Literal["warn", "raise"] = "warn",
     ) -> None:
@@ -106,6 +109,7 @@ class MarginalAttentionMonitor(HeadMonitor):
             probe_fn=probe_fn,
             metrics=metrics,
             log_heads=log_heads,
+            alerts=alerts,
             max_overhead=max_overhead,
             on_error=on_error,
         )
@@ -130,12 +134,14 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The signatures of every head of the map on the probe documents."""
+        root = trainer.strategy.model
+        layout = layout_of(pl_module, root)
         return SharedSignatures(
-            pl_module,
+            model_to_call(pl_module, root, layout),
             head_map,
             documents_of(trainer, self.probe),
             ranks=session.ranks,
-            layout=layout_of(pl_module, trainer.strategy.model),
+            layout=layout,
             probe_fn=self.probe_fn,
             context=trainer.precision_plugin.forward_context,
             special_tokens=self.special_tokens,

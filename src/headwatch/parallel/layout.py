@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from headwatch.parallel.held import is_split
 
-__all__ = ["Layout", "layout_of"]
+__all__ = ["Layout", "layout_of", "model_to_call"]
 
 Layout = Literal["whole", "fsdp2", "tensor_parallel", "fsdp1", "zero3"]
 
@@ -32,6 +32,22 @@ def layout_of(model: nn.Module, root: nn.Module | None = None) -> Layout:
     if not any(is_split(parameter) for parameter in parameters):
         return "whole"
     return "tensor_parallel" if _heads_are_split(model) else "fsdp2"
+
+
+def model_to_call(model: nn.Module, root: nn.Module | None, layout: Layout) -> nn.Module:
+    """What a forward must go through: under FSDP1 the wrapper around everything, which puts the root's weights together.
+
+    Raises:
+        ValueError: FSDP1 around a module without a forward.
+    """
+    if layout != "fsdp1" or root is None:
+        return model
+    if type(model).forward.__module__.split(".")[0] in ("pytorch_lightning", "lightning", "torch"):
+        raise ValueError(
+            f"FSDP1 can only be probed through its outermost wrapper, and {type(model).__name__} has no forward to call "
+            "there; give it a forward(batch) that runs the network, or use FSDP2 (ModelParallelStrategy)."
+        )
+    return root
 
 
 def _refuse_meta(model: nn.Module) -> None:

@@ -137,6 +137,9 @@ def _configs(module: nn.Module) -> Iterator[Any]:
 
 @contextmanager
 def _grads(model: nn.Module) -> Iterator[None]:
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        yield  # FSDP1 makes every .grad anew from its flat gradient, around every forward
+        return
     before = [(p, p.grad, None if p.grad is None else _version(p.grad)) for p in model.parameters()]
     try:
         yield
