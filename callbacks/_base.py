@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from headwatch.alerts import Alerts
 from headwatch.callbacks._config import batch_loss, weight_averaging, x_of
 from headwatch.callbacks._lightning import LightningCallback, LightningModule, Trainer
 from headwatch.callbacks._session import Session, session_of
@@ -44,6 +45,7 @@ class HeadMonitor(LightningCallback):
         probe_fn: ProbeFn | None,
         metrics: Sequence[str],
         log_heads: bool,
+        alerts: Sequence[str],
         max_overhead: float,
         on_error: OnError,
     ) -> None:
@@ -74,10 +76,13 @@ class HeadMonitor(LightningCallback):
         self.probe_fn = probe_fn
         self.metrics = check_metrics(metrics, self.kind)
         self.log_heads = log_heads
+        Alerts(alerts)  # says which kind is unknown
+        self.alerts = tuple(alerts)
         self.max_overhead = max_overhead
         self.on_error: Literal["warn", "raise"] = on_error
         self._run_id: str | None = None
         self._stretch = 1
+        self._said: dict[str, list[str]] = {}  # alerts of the run so far
         self._forget()
 
     @property
@@ -115,6 +120,7 @@ class HeadMonitor(LightningCallback):
             "handed_over": self.heads is not None,
             "prove": self.prove,
             "metrics": list(self.metrics),
+            "alerts": list(self.alerts),
             "max_overhead": self.max_overhead,
         }
 
@@ -125,12 +131,16 @@ class HeadMonitor(LightningCallback):
         if stage != "fit":
             return
         if getattr(self, "_trainer", None) is None or self._trainer() is not trainer:
-            self._run_id, self._stretch = None, 1  # another training: a checkpoint may still bring its own id
+            self._run_id, self._stretch, self._said = (
+                None,
+                1,
+                {},
+            )  # another training: a checkpoint may still bring its own id
         self._trainer = weakref.ref(trainer)
         self._forget()
         root = Path(self.dirpath or trainer.default_root_dir).absolute()
         self._session = session_of(trainer, root)
-        self._session.join(self.monitor, self.settings(), self.metrics, self.log_heads)
+        self._session.join(self.monitor, self.settings(), self.metrics, self.log_heads, self.alerts)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the heads by the rules that families share; the first batch proves them."""
@@ -189,12 +199,17 @@ class HeadMonitor(LightningCallback):
         if self._session is not None and self._session.recorder is not None:
             self._session.recorder.flush()  # what a resume from this checkpoint relies on is on disk
         stretch = self._watcher.schedule.stretch if self._watcher is not None else self._stretch
-        return {"run_id": self._run_id, "stretch": stretch}
+        return {"run_id": self._run_id, "stretch": stretch, "alerts": self._alerts_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the run that the checkpoint belongs to."""
         self._run_id = state_dict.get("run_id")
         self._stretch = int(state_dict.get("stretch", 1))
+        self._said = state_dict.get("alerts") or {}
+
+    def _alerts_state(self) -> dict[str, list[str]]:
+        recorder = self._session.recorder if self._session is not None else None
+        return recorder.alerts.state() if recorder is not None else self._said
 
     def _go_on_unproven(self, error: Exception) -> None:
         if self._head_map is None or self.on_error == "raise":
@@ -226,6 +241,7 @@ class HeadMonitor(LightningCallback):
         ranks = session.ranks
         if ranks.size == 1 and not trainer.is_global_zero:
             return  # processes that torch.distributed does not join: weights are replicated, one measures
+        session.said = session.said or self._said
         recorder = session.open(trainer, pl_module, head_map, self._run_id)
         session.say_what_is_not_proven(head_map)
         self._run_id = session.run_id

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headwatch.alerts import Alerts
 from headwatch.callbacks._config import run_config
 from headwatch.heads import HeadMap
 from headwatch.info import new_run_id, plain, run_info
@@ -43,6 +44,8 @@ class Session:
         root: directory under which ``headwatch/<run id>`` lies.
         settings: settings of every monitor, for ``run.json``.
         metrics: per-head W&B metrics of every monitor.
+        alerts: kinds of alerts that some monitor asks for.
+        said: alerts of a resumed run so far.
         ranks: the processes of this fit; rank 0 has the recorder, the others followers.
     """
 
@@ -50,6 +53,8 @@ class Session:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     metrics: dict[str, tuple[str, ...]] = field(default_factory=dict)
     log_heads: dict[str, bool] = field(default_factory=dict)
+    alerts: set[str] = field(default_factory=set)
+    said: dict[str, list[str]] = field(default_factory=dict)
     notices: Notices = field(default_factory=Notices)
     ranks: Ranks = ALONE
     run_id: str | None = None
@@ -58,7 +63,9 @@ class Session:
     _head_maps: dict[str, HeadMap] = field(default_factory=dict)
     _open_members: set[str] = field(default_factory=set)
 
-    def join(self, name: str, settings: dict[str, Any], metrics: Sequence[str], log_heads: bool) -> None:
+    def join(
+        self, name: str, settings: dict[str, Any], metrics: Sequence[str], log_heads: bool, alerts: Sequence[str] = ()
+    ) -> None:
         """A monitor takes part.
 
         Raises:
@@ -72,6 +79,7 @@ class Session:
         self.settings[name] = settings
         self.metrics[name] = tuple(metrics)
         self.log_heads[name] = log_heads
+        self.alerts.update(alerts)
         self._open_members.add(name)
 
     def head_map(self, key: str, find: Callable[[], HeadMap]) -> HeadMap:
@@ -113,8 +121,10 @@ class Session:
     ) -> Recorder:
         wandb_run = _wandb_run(trainer)
         self.run_id = _run_id(wandb_run, stored_id)
-        recorder = Recorder(self._store(trainer, pl_module, head_map, wandb_run, stored_id), notices=self.notices)
-        recorder.add_sinks(self._sinks(trainer))
+        store = self._store(trainer, pl_module, head_map, wandb_run, stored_id)
+        recorder = Recorder(store, notices=self.notices, alerts=Alerts(self.alerts, self.said))
+        recorder.announce(self._open_members)
+        recorder.add_sinks(self._sinks(trainer, store.path))
         return recorder
 
     def _store(
@@ -139,19 +149,21 @@ class Session:
         )  # from step 0 the run begins anew; what was there is kept, marked
         return store
 
-    def _sinks(self, trainer: Trainer) -> list[Sink]:
+    def _sinks(self, trainer: Trainer, path: Path) -> list[Sink]:
         from headwatch.sinks.loggers import LoggerSink
         from headwatch.sinks.wandb import WandbSink, wandb_run_of
 
         sinks: list[Sink] = []
+        metrics = {name: keys if self.log_heads[name] else () for name, keys in self.metrics.items()}
         for logger in trainer.loggers:
             if type(logger).__name__ == "DummyLogger":
                 continue
             run = wandb_run_of(logger)
             if run is not None:
-                sinks.append(WandbSink(run, metrics=self.metrics, log_heads=any(self.log_heads.values())))
+                earlier = load(path).profile  # a resumed run's: the pictures' trails go on
+                sinks.append(WandbSink(run, metrics=metrics, history=earlier, say=self.notices.say))
             else:
-                sinks.append(LoggerSink(logger))
+                sinks.append(LoggerSink(logger, metrics=metrics))
         return sinks
 
     def baselines(self) -> list[Path]:

@@ -54,6 +54,7 @@ class QKProfileMonitor(HeadMonitor):
             the module's own ``forward``, else the smallest submodule that holds all heads.
         metrics: per-head metrics for the logger; the store has all.
         log_heads: per-head scalars to the logger; aggregates are always logged.
+        alerts: what is worth a message, once per head: "rank_one" (stable rank falls below 1.5), "left_null".
         biases: measure the form with biases, on R^(N+1).
         norm_gain: fold the gain of the norm in front into the form.
         displacements: rotary displacements d at which to measure, one profile each.
@@ -89,6 +90,7 @@ class QKProfileMonitor(HeadMonitor):
         probe_fn: Callable[..., object] | None = None,
         metrics: Sequence[str] = HEADLINE_KEYS,
         log_heads: bool = True,
+        alerts: Sequence[str] = (),
         biases: bool = False,
         norm_gain: bool = False,
         displacements: Sequence[int] = (0,),
@@ -107,6 +109,7 @@ class QKProfileMonitor(HeadMonitor):
             probe_fn=probe_fn,
             metrics=metrics,
             log_heads=log_heads,
+            alerts=alerts,
             max_overhead=max_overhead,
             on_error=on_error,
         )

@@ -22,37 +22,42 @@ def run(alerts, *snapshots):
 
 def test_rank_one_needs_a_fall():
     steps = [[5.0, 1.2, 1.9], [1.6, 1.2, 1.4], [1.4, 1.2, 2.0], [1.3, 1.2, 1.49]]
-    found = run(Alerts(), *(snapshot(i, stable_rank=ranks) for i, ranks in enumerate(steps)))
+    found = run(
+        Alerts(("rank_one", "entropy", "logits")), *(snapshot(i, stable_rank=ranks) for i, ranks in enumerate(steps))
+    )
     assert found == [("rank_one", 2, ("L00.H00",)), ("rank_one", 3, ("L00.H02",))]
 
 
 def test_once_per_head_and_kind():
     falling = [snapshot(i, stable_rank=[rank]) for i, rank in enumerate([5.0, 1.2, 5.0, 1.2, 1.1])]
-    assert run(Alerts(), *falling) == [("rank_one", 1, ("L00.H00",))]
+    assert run(Alerts(("rank_one", "entropy", "logits")), *falling) == [("rank_one", 1, ("L00.H00",))]
 
 
 def test_signatures():
     calm = snapshot(1, "signature", row_entropy=[3.0, 0.02], max_logit=[10.0, 900.0])
     wild = snapshot(2, "signature", row_entropy=[0.04, 0.01], max_logit=[10.0, 1001.0])
-    assert run(Alerts(), calm, wild) == [("entropy", 2, ("L00.H00",)), ("logits", 2, ("L00.H01",))]
+    assert run(Alerts(("rank_one", "entropy", "logits")), calm, wild) == [
+        ("entropy", 2, ("L00.H00",)),
+        ("logits", 2, ("L00.H01",)),
+    ]
 
 
-def test_leaving_the_null_is_off_by_default():
+def test_what_is_noisy_is_off_by_default():
     left = [snapshot(1, left_null_step=[None, None]), snapshot(2, left_null_step=[1, None])]
-    assert "left_null" not in DEFAULT_ALERTS
-    assert run(Alerts(), *left) == []
+    assert set(DEFAULT_ALERTS) == {"entropy", "logits"}
+    assert run(Alerts(("rank_one", "entropy", "logits")), *left) == []
     assert run(Alerts(ALERT_KINDS), *left, left[1]) == [("left_null", 2, ("L00.H00",))]
 
 
 def test_undefined_numbers_and_displaced_rows_are_silent():
     quiet = [snapshot(0, stable_rank=[5.0, 5.0]), snapshot(1, stable_rank=[math.nan, None])]
     moved = snapshot(2, displacement=64, stable_rank=[1.0, 1.0])
-    assert run(Alerts(), *quiet, moved) == []
+    assert run(Alerts(("rank_one", "entropy", "logits")), *quiet, moved) == []
 
 
 def test_many_heads_make_one_alert():
     high, low = snapshot(0, stable_rank=[5.0] * 12), snapshot(400, stable_rank=[1.1] * 12)
-    alerts = Alerts()
+    alerts = Alerts(("rank_one", "entropy", "logits"))
     alerts.check(high)
     (alert,) = alerts.check(low)
     assert len(alert.heads) == 12
@@ -80,10 +85,10 @@ def test_titles_fit_w_and_b(kind, heads):
 
 
 def test_state_survives_a_resume():
-    alerts = Alerts()
+    alerts = Alerts(("rank_one", "entropy", "logits"))
     alerts.check(snapshot(0, stable_rank=[5.0, 5.0]))
     alerts.check(snapshot(1, stable_rank=[1.2, 5.0]))
-    resumed = Alerts(state=alerts.state())
+    resumed = Alerts(("rank_one", "entropy", "logits"), state=alerts.state())
     assert run(resumed, snapshot(2, stable_rank=[1.2, 1.2])) == [("rank_one", 2, ("L00.H01",))]
 
 

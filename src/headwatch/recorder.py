@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from headwatch.alerts import Alerts
 from headwatch.measure import Finish
 from headwatch.notices import Notices
+from headwatch.sinks.breaker import Breaker
 from headwatch.sinks.row import Row, Sink
 from headwatch.sinks.store import RunStore
 from headwatch.snapshot import Snapshot
@@ -17,7 +19,6 @@ from headwatch.worker import Worker
 
 __all__ = ["Moment", "Recorder"]
 
-_OFF_AFTER = 3  # failures of a sink in a row
 _CLOSE_WITHIN = 120.0  # seconds
 _FLUSH_WITHIN = 60.0
 
@@ -75,6 +76,7 @@ class Recorder:
         notices: where failures are said.
         raise_errors: raise a failure at the next call instead of saying it, for tests.
         background: False computes on the calling thread.
+        alerts: what is worth a message, checked on every row; nothing by default.
     """
 
     def __init__(
@@ -85,11 +87,14 @@ class Recorder:
         notices: Notices | None = None,
         raise_errors: bool = False,
         background: bool = True,
+        alerts: Alerts | None = None,
     ) -> None:
         self.store = store
         self.notices = notices or Notices()
         self.members: list[Member] = []
-        self._sinks = [_Breaker(sink, self.notices, raise_errors) for sink in sinks]
+        self.alerts = alerts or Alerts(())
+        self._announced: set[str] = set()
+        self._sinks = [Breaker(sink, self.notices, raise_errors) for sink in sinks]
         self._raise_errors = raise_errors
         self._error: Exception | None = None
         self._pending: dict[int, _Pending] = {}
@@ -100,14 +105,21 @@ class Recorder:
     def attach(self, member: Member) -> None:
         """A monitor joins the run."""
         self.members.append(member)
+        self._announced.discard(member.name)
+
+    def announce(self, names: Iterable[str]) -> None:
+        """Monitors that will join: the first row waits for them too."""
+        self._announced.update(names)
 
     def add_sinks(self, sinks: Sequence[Sink]) -> None:
         """More places for rows to go to; before training starts."""
-        self._sinks += [_Breaker(sink, self.notices, self._raise_errors) for sink in sinks]
+        self._sinks += [Breaker(sink, self.notices, self._raise_errors) for sink in sinks]
 
     def submit(self, member: Member, moment: Moment, finish: Finish, *, seconds: float, overhead: float) -> None:
         """Hand over a snapshot that was taken; blocks while the worker is behind."""
-        awaited = {m.name for m in self.members if m is not member and m.expects(moment)}
+        awaited = {m.name for m in self.members if m is not member and m.expects(moment)} | self._announced
+        for sink in self._sinks:
+            sink.flush()
         self._do(lambda: self._finish(member, moment, finish, awaited, seconds, overhead))
 
     def miss(self, member: Member, moment: Moment) -> None:
@@ -194,6 +206,14 @@ class Recorder:
         self._last = row
         for sink in self._sinks:
             sink.log(row)
+        self._alarm(row)
+
+    def _alarm(self, row: Row) -> None:
+        for snapshot in row.snapshots.values():
+            for alert in self.alerts.check(snapshot):
+                self.notices.say(f"alert {alert.title}", alert.text)
+                for sink in self._sinks:
+                    sink.alert(alert)
 
     def flush(self, timeout: float = _FLUSH_WITHIN) -> None:
         """Wait until everything that was handed over is on disk: a checkpoint must not run ahead of the store."""
@@ -229,45 +249,4 @@ class Recorder:
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         self.store.close(status=status, finished=now, messages=list(self.notices.messages))
         for sink in self._sinks:
-            sink.upload(self.store)
-
-
-class _Breaker:
-    """A sink that may fail: said once, left off after three failures in a row."""
-
-    def __init__(self, sink: Sink, notices: Notices, raise_errors: bool) -> None:
-        self._sink = sink
-        self._notices = notices
-        self._raise_errors = raise_errors
-        self._failures = 0
-
-    def log(self, row: Row) -> None:
-        if self._failures < _OFF_AFTER:
-            self._try(lambda: self._sink.log(row), f"step {row.step}")
-
-    def close(self, row: Row | None) -> None:
-        if self._failures < _OFF_AFTER:
-            self._try(lambda: self._sink.close(row), "its end")
-
-    def upload(self, store: RunStore) -> None:
-        upload = getattr(self._sink, "upload", None)
-        if upload is not None and self._failures < _OFF_AFTER:
-            self._try(lambda: upload(store.path), "the upload of the store")
-
-    def _try(self, call: Callable[[], object], what: str) -> None:
-        try:
-            call()
-            self._failures = 0
-        except Exception as error:
-            self._failures += 1
-            self._notices.say(f"sink {self._sink.name}", f"{self._sink.name} failed at {what}: {error}. {_ELSEWHERE}")
-            if self._failures == _OFF_AFTER:
-                self._notices.say(
-                    f"sink {self._sink.name} off",
-                    f"{self._sink.name} failed {_OFF_AFTER} times in a row and is off. {_ELSEWHERE}",
-                )
-            if self._raise_errors:
-                raise
-
-
-_ELSEWHERE = "Training and the local store go on; `headwatch report` reads the store."
+            sink.upload(self.store.path)
