@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dense_forms import profile_of
 from headwatch.checkpoints import CheckpointError
 from headwatch.heads import NoAttentionError
-from headwatch.posthoc import Reading, measure_checkpoint, open_model
+from headwatch.posthoc import Reading, measure_checkpoint, open_model, profile_weights
 from headwatch.profiles import statistics
 from headwatch.saved_weights import load_weights
 
@@ -139,6 +139,15 @@ def test_no_count_of_heads_is_refused_with_the_remedy(tmp_path: Path) -> None:
 def test_what_the_user_says_comes_first(tmp_path: Path) -> None:
     path = save(tmp_path / "model", separate("attn"), {"num_attention_heads": 4})
     assert len(profiles(path, n_heads=2)) == 2
+
+
+def test_a_state_dict_in_memory() -> None:
+    state = separate("attn")
+    table = profile_weights(state, Reading(n_heads=4, null=False))
+    want = dense(state["attn.q_proj.weight"], state["attn.k_proj.weight"], 4)
+    np.testing.assert_allclose(table["b"].to_numpy(), want[:, 1], rtol=0, atol=1e-12)
+    with pytest.raises(CheckpointError, match="state dict: no count of heads"):
+        profile_weights(state)
 
 
 def test_a_checkpoint_without_attention(tmp_path: Path) -> None:

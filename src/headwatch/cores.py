@@ -47,6 +47,8 @@ def cores(factors: Factors) -> Cores:
     Args:
         factors: shape ``(heads, n, N)``, any dtype and device. Products are formed where they are.
     """
+    if factors.W_K.device.type == "mps":  # has no float64
+        factors = factors.double()
     if 2 * factors.d_head > factors.d_model:
         return qr_cores(factors)
     fast = gram_cores(factors)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from headwatch.checkpoints import Checkpoint, CheckpointError, open_checkpoint
@@ -21,8 +22,9 @@ from headwatch.parallel.source import Share, Source
 from headwatch.saved_weights import save_weights
 from headwatch.skeleton import build_skeleton
 from headwatch.snapshot import Snapshot
+from headwatch.tables import HeadTable
 
-__all__ = ["PostHoc", "Reading", "measure_checkpoint", "open_model"]
+__all__ = ["PostHoc", "Reading", "measure_checkpoint", "open_model", "profile_weights"]
 
 _T = TypeVar("_T")
 
@@ -68,14 +70,29 @@ class PostHoc:
     head_map: HeadMap
 
 
-def open_model(path: str | Path, reading: Reading) -> PostHoc:
+def profile_weights(weights: str | Path | Mapping[str, Tensor], reading: Reading | None = None) -> HeadTable:
+    """The profile of every head of a checkpoint, or of a state dict.
+
+    Raises: as :func:`open_model`.
+    """
+    reading = reading or Reading()
+    opened = open_model(weights, reading)
+    snapshot = measure_checkpoint(opened, opened.checkpoint.step or 0, reading)
+    return HeadTable(snapshot.heads, tuple((item.module, item.reason) for item in opened.head_map.left_out))
+
+
+def open_model(weights: str | Path | Mapping[str, Tensor], reading: Reading) -> PostHoc:
     """Open a checkpoint and find its heads by the names and shapes of its tensors; no weight is read.
+
+    Args:
+        weights: path of a checkpoint, or a state dict.
+        reading: how to read it.
 
     Raises:
         CheckpointError: it cannot be read, or nothing tells how many heads there are.
         NoAttentionError: there is no self-attention in it.
     """
-    checkpoint = open_checkpoint(path)
+    checkpoint = _in_memory(weights) if isinstance(weights, Mapping) else open_checkpoint(weights)
     _refuse_low_rank_updates(checkpoint)
     model = build_skeleton(checkpoint.shapes, _counted(checkpoint, reading))
     try:
@@ -89,6 +106,11 @@ def open_model(path: str | Path, reading: Reading) -> PostHoc:
         raise
     sites = tuple(_with_qk_norm(site, checkpoint) for site in head_map.sites)
     return PostHoc(checkpoint, model, replace(head_map, sites=sites))
+
+
+def _in_memory(state: Mapping[str, Tensor]) -> Checkpoint:
+    shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in state.items()}
+    return Checkpoint(Path("state dict"), state, shapes)
 
 
 def _with_qk_norm(site: Site, checkpoint: Checkpoint) -> Site:
@@ -140,8 +162,9 @@ def measure_checkpoint(opened: PostHoc, step: int, reading: Reading) -> Snapshot
     return snapshot.with_columns(epoch=opened.checkpoint.epoch, time=_modified(opened.checkpoint.path))
 
 
-def _modified(path: Path) -> float:
-    return max(file.stat().st_mtime for file in ([path] if path.is_file() else path.iterdir()))
+def _modified(path: Path) -> float | None:
+    files = list(path.iterdir()) if path.is_dir() else [path]
+    return max((file.stat().st_mtime for file in files if file.exists()), default=None)
 
 
 class _Named(Mapping[str, Tensor]):
