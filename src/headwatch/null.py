@@ -119,7 +119,9 @@ def _survival(ascending: Array, values: Array) -> Array:
     k = int(_TAIL_SHARE * size)
     edge = ascending[-k - 1]
     scale = (ascending[-k:] - edge).mean() / _NORMAL_EXCESS * (1 + 1.645 / np.sqrt(k))
-    tail = _above_normal(_NORMAL_EDGE + (values - edge) / scale)
+    scale = max(scale, np.finfo(float).tiny)  # a share at its bound, such as d = 0, leaves no spread below
+    with np.errstate(over="ignore"):
+        tail = _above_normal(_NORMAL_EDGE + np.maximum(values - edge, 0) / scale)
     places = (np.searchsorted(ascending, values, "left") + np.searchsorted(ascending, values, "right")) / 2
     return np.where(values > edge, tail, 1 - (places + 0.5) / (size + 1)) + 0 * values  # + 0 · NaN is NaN
 
