@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -365,24 +367,6 @@ def einsum() -> Built:
     )  # fmt: skip
 
 
-def import_timm() -> None:
-    """Import timm, with stand-ins for the parts of torchvision that it imports and these models never use.
-
-    No torchvision is built for every torch; what stands in for it is gone again after the import.
-    """
-    try:
-        import torchvision  # noqa: F401
-    except ImportError:
-        stubs = _stubs("", ".ops", ".ops.misc", ".transforms", ".transforms.functional", ".datasets", ".datasets.folder")
-        sys.modules.update(stubs)
-        try:
-            pytest.importorskip("timm")
-        finally:
-            for name in stubs:
-                del sys.modules[name]
-    pytest.importorskip("timm")
-
-
 class _Anything(type):
     """Classes whose attributes are all there."""
 
@@ -392,29 +376,51 @@ class _Anything(type):
         return name
 
 
-class _Stub(ModuleType):
+class _StandIn(ModuleType):
     __path__: list[str] = []
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything(name, (), {})
+        if name[0].islower():
+            return lambda *args, **kwargs: lambda function: function  # a decorator that decorates nothing
+        return _Anything(name, (), {"__init__": lambda self, *args, **kwargs: None})
 
 
-def _stubs(*names: str) -> dict[str, ModuleType]:
-    made: dict[str, ModuleType] = {}
-    for name in names:
-        module = made[f"torchvision{name}"] = _Stub(f"torchvision{name}")
-        module.__spec__ = ModuleSpec(module.__name__, None, is_package=True)
-        parent, _, child = module.__name__.rpartition(".")
-        if parent:
-            setattr(made[parent], child, module)
-    return made
+class _Finder(MetaPathFinder, Loader):
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, name, path=None, target=None):
+        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] == self.package else None
+
+    def create_module(self, spec):
+        return _StandIn(spec.name)
+
+    def exec_module(self, module) -> None:
+        """Nothing to run."""
+
+
+def import_beside(package: str, missing: str) -> None:
+    """Import a package that wants another one which its models never use, with a stand-in while it is imported.
+
+    timm wants torchvision, which is not built for every torch; torchtune wants a torchao that peft does not want.
+    """
+    if find_spec(missing) is None:
+        finder = _Finder(missing)
+        sys.meta_path.insert(0, finder)
+        try:
+            pytest.importorskip(package)
+        finally:
+            sys.meta_path.remove(finder)
+            for name in [name for name in sys.modules if name.split(".")[0] == missing]:
+                del sys.modules[name]
+    pytest.importorskip(package)
 
 
 def timm_vit(**settings: object) -> Callable[[], Built]:
     def build() -> Built:
-        import_timm()
+        import_beside("timm", "torchvision")
         from timm.models.vision_transformer import VisionTransformer
 
         torch.manual_seed(0)
@@ -433,7 +439,7 @@ def timm_gain(attention: nn.Module, weights: Weights) -> Weights:
 
 
 def timm_swin() -> Built:
-    import_timm()
+    import_beside("timm", "torchvision")
     from timm.models.swin_transformer import SwinTransformer
 
     torch.manual_seed(0)
@@ -476,7 +482,7 @@ def litgpt() -> Built:
 
 
 def torchtune() -> Built:
-    pytest.importorskip("torchtune")
+    import_beside("torchtune.models.llama3", "torchao")
     from torchtune.models.llama3 import llama3
 
     torch.manual_seed(0)

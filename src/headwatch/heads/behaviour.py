@@ -12,6 +12,7 @@ from headwatch.heads.describe import layout_of
 from headwatch.heads.examine import Examination
 from headwatch.heads.headmap import LeftOut, Projection, Rows, Site, Term
 from headwatch.heads.survey import Call, Key, Survey, run_survey
+from headwatch.heads.verdict import Verdict
 
 __all__ = ["Behaviour", "observe"]
 
@@ -38,6 +39,7 @@ def observe(
     probe: Sequence[Callable[[], object]],
     parameters: Mapping[str, Tensor],
     given: Sequence[Site],
+    handed: Sequence[Site] = (),
 ) -> Behaviour:
     """Run the first probe to fit and the last one to verify.
 
@@ -46,16 +48,62 @@ def observe(
         probe: closures that run it; a single one serves twice.
         parameters: the model's, by name.
         given: sites by rule, for calls that cannot be followed.
+        handed: sites from the user; they stand in for whatever would be found in their modules.
     """
     first = run_survey(model, probe[0], parameters)
-    second = run_survey(model, probe[-1], parameters, first, given)
+    second = run_survey(model, probe[-1], parameters, first, given, handed)
     result = Behaviour(ran=first.ran | second.ran)
-    for module, keys in _by_module(first).items():
+    groups = _by_module(first)
+    for site in handed:
+        own = next((module for module in groups if module == site.module or _calls(first, groups[module], site)), None)
+        keys = groups.pop(own, [])  # type: ignore[arg-type]
+        _judge_handed(result, site, [(first.calls[key], second.calls.get(key)) for key in keys])
+    for module, keys in groups.items():
         _judge(result, module, [(first.calls[key], second.calls.get(key)) for key in keys], given)
     for module, reason in {**first.refused, **second.refused}.items():
         result.left_out.append(LeftOut(module, reason))
         result.refused.append(module)
     return result
+
+
+def _calls(survey: Survey, keys: Sequence[Key], site: Site) -> bool:
+    return any(survey.calls[key].caller == site.module for key in keys)
+
+
+def _judge_handed(result: Behaviour, site: Site, calls: Sequence[tuple[Call, Call | None]]) -> None:
+    """Decide on a site from the user."""
+    if not calls:
+        return
+    verdicts = [second.given.get(site.module) if second else None for _, second in calls]
+    reason = next((_handed_doubt(site, verdict) for verdict in verdicts if verdict is None or not verdict.holds), None)
+    if reason is not None:
+        result.refused.append(site.module)
+        result.left_out.append(LeftOut(site.module, f"handed over, but not proven: {reason}"))
+        return
+    found = calls[0][0].found
+    if found is None:
+        flags = (*site.flags, *(("rope_irregular",) if any(v is not None and v.diagonal for v in verdicts) else ()))
+        result.proven.append(replace(site, status="proven", flags=flags, caller=calls[0][0].caller))
+        return
+    whole = _site(site.module, [found])
+    W_Q, W_K = (
+        replace(seen, terms=own.terms, bias=own.bias or seen.bias)
+        for seen, own in ((whole.W_Q, site.W_Q), (whole.W_K, site.W_K))
+    )
+    result.proven.append(
+        replace(
+            whole, W_Q=W_Q, W_K=W_K, kv_head=site.kv_head, n_kv_heads=site.n_kv_heads, flags=(*whole.flags, *site.flags)
+        )
+    )
+
+
+def _handed_doubt(site: Site, verdict: Verdict | None) -> str:
+    if verdict is not None:
+        return verdict.failure()
+    return (
+        f"its {site.n_heads} query heads and {site.n_kv_heads} key heads of {site.d_head} rows, with an input of "
+        f"{site.d_model}, do not fit the attention call"
+    )
 
 
 def _by_module(survey: Survey) -> dict[str, list[Key]]:

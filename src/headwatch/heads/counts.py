@@ -48,5 +48,8 @@ def _first(sources: Sequence[object], names: Sequence[str]) -> int | None:
 
 
 def _integer(source: object, name: str) -> int | None:
-    value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+    try:
+        value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+    except Exception:  # a configuration may refuse to answer for all layers at once, with an error of its own
+        return None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

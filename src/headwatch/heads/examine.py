@@ -15,7 +15,7 @@ from headwatch.heads.proof import Evidence
 from headwatch.heads.recipe import Recipe
 from headwatch.heads.resolve import Trail, follow, tolerance_of
 from headwatch.heads.roots import Paths
-from headwatch.heads.rotary import fit_rope
+from headwatch.heads.rotary import fit_rope, turns_alike
 from headwatch.heads.trace import Cut, Tracer
 from headwatch.probe.call import AttentionCall
 
@@ -103,15 +103,10 @@ def _rope(q: Trail, k: Trail, call: AttentionCall) -> tuple[Rope | None, bool]:
     if q.rotation is None or k.rotation is None:
         return None, False
     tolerance = max(1e-3, 2 * tolerance_of(call.q.dtype))
-    first, second = (fit_rope(each, x.shape[2], tolerance) for each, x in ((q.rotation, call.q), (k.rotation, call.k)))
-    if (
-        first is None
-        or second is None
-        or (first.pairing, first.start, first.stop) != (second.pairing, second.start, second.stop)
-    ):
+    rope = fit_rope(q.rotation, call.q.shape[2], tolerance)
+    if rope is None or not turns_alike(k.rotation, rope, call.k.shape[2], tolerance):
         return None, True
-    agree = np.allclose(first.frequencies, second.frequencies, rtol=tolerance, atol=tolerance)
-    return (first if agree else None), True
+    return rope, True
 
 
 def _common(names: list[str]) -> str:

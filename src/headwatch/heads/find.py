@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from headwatch.heads.errors import NoAttentionError
+from headwatch.heads.handover import handed_sites
 from headwatch.heads.headmap import HeadMap, LeftOut, Projection, Site
+from headwatch.heads.hybrid import hybrid_blocks
 from headwatch.heads.names import LiveParameters, named_modules, named_parameters
 from headwatch.heads.selecting import select_heads
 from headwatch.heads.structural import structural_sites
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from headwatch.heads.behaviour import Behaviour
 
 __all__ = ["find_heads"]
+
+_NO_SOFTMAX = "no softmax attention was seen while it ran in the probe (linear attention, or a kernel of its own)"
 
 Probe = Sequence[Callable[[], object]]
 
@@ -48,41 +52,51 @@ def find_heads(
     """
     parameters = named_parameters(model)
     sites, left_out = structural_sites(model)
-    counted = [site.module for site in sites]
+    handed = handed_sites(model, heads, parameters) if heads else []
     if probe:
         from headwatch.heads.behaviour import observe  # the probe imports names from here
 
-        seen = observe(model, probe, LiveParameters(model), sites)
-        counted += [*(site.module for site in seen.proven), *seen.refused]
-        sites, left_out = _merged(sites, left_out, seen)
+        seen = observe(model, probe, LiveParameters(model), sites, handed)
+        refused = seen.refused
+        sites, left_out = _merged(parameters, [*handed, *_others(sites, handed)], left_out, seen)
+    else:
+        sites, refused = [*handed, *_others(sites, handed)], []
     if not sites:
         raise NoAttentionError(type(model).__name__, left_out)
-    sites = _numbered(model, [_with_state(site, parameters) for site in sites], counted)
-    return HeadMap(tuple(select_heads(sites, include, exclude)), tuple(left_out))
+    sites = _numbered(model, [_with_state(site, parameters) for site in sites], refused)
+    return HeadMap(tuple(select_heads(sites, include, exclude)), (*left_out, *hybrid_blocks(model, sites, left_out)))
 
 
-def _merged(sites: list[Site], left_out: list[LeftOut], seen: Behaviour) -> tuple[list[Site], list[LeftOut]]:
-    """What behaviour proved, what rules found where no probe went, and why the rest is left out."""
-    used = {name for site in seen.proven for name in _parameters(site.W_Q)}
+def _others(sites: Sequence[Site], handed: Sequence[Site]) -> list[Site]:
+    return [site for site in sites if all(site.module != own.module for own in handed)]
+
+
+def _merged(
+    parameters: Mapping[str, Tensor], sites: Sequence[Site], left_out: Sequence[LeftOut], seen: Behaviour
+) -> tuple[list[Site], list[LeftOut]]:
+    """What behaviour proved, what was given where no probe went, and why the rest is left out."""
+    used = {id(parameters[name]) for site in seen.proven for name in _parameters(site.W_Q)}
     reasons = {item.module: item for item in (*left_out, *seen.left_out)}
     kept = list(seen.proven)
+    done = {*reasons, *(site.module for site in kept)}
     for site in sites:
-        if site.module in reasons or _parameters(site.W_Q) & used:
+        if site.module in done or any(id(parameters[name]) in used for name in _parameters(site.W_Q)):
             continue
         if any(_within(module, site.module) for module in seen.ran):
-            reason = "it ran in the probe and made no softmax attention that can be seen (linear attention, or a kernel of its own)"
-            reasons[site.module] = LeftOut(site.module, reason)
+            reasons[site.module] = LeftOut(site.module, _NO_SOFTMAX)
         else:
             kept.append(replace(site, flags=(*site.flags, "not_reached")))
-    proven = {site.module for site in kept}
-    return kept, [item for item in reasons.values() if item.module not in proven]
+    modules = {site.module for site in kept}
+    unclear = {item.module for item in left_out if not item.reason.startswith("cross")}
+    covered = {name for name in unclear if any(_within(name, module) for module in modules if module)}
+    return kept, [item for item in reasons.values() if item.module not in modules | covered]
 
 
 def _within(module: str, holder: str) -> bool:
     return module == holder or module.startswith(f"{holder}.") or not holder
 
 
-def _numbered(model: nn.Module, sites: list[Site], counted: Sequence[str]) -> list[Site]:
+def _numbered(model: nn.Module, sites: list[Site], refused: Sequence[str]) -> list[Site]:
     """Layers in registration order of all self-attention modules, watched or not, and names of shared modules."""
     names: dict[int, list[str]] = {}
     order: dict[str, int] = {}
@@ -90,7 +104,8 @@ def _numbered(model: nn.Module, sites: list[Site], counted: Sequence[str]) -> li
         names.setdefault(id(module), []).append(name)
         order[name] = place
     aliases = {own: tuple(other for other in same if other != own) for same in names.values() for own in same}
-    modules = sorted(dict.fromkeys(counted), key=lambda name: order.get(name, len(order)))
+    counted = dict.fromkeys([*(site.module for site in sites), *refused])
+    modules = sorted(counted, key=lambda name: order.get(name, len(order)))
     numbered = [
         replace(
             site,

@@ -7,8 +7,10 @@ from typing import cast
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from headwatch.heads.headmap import Projection, Rows, Term
+from headwatch.heads.headmap import FLAT, IDENTITY, Projection, Rows, Term
+from headwatch.heads.names import named_modules
 
 __all__ = ["is_linear", "projection", "shape"]
 
@@ -17,34 +19,42 @@ _IN_OUT = frozenset({"Conv1D"})  # transformers' Conv1D keeps its weight (in, ou
 
 def is_linear(module: nn.Module | None) -> bool:
     """Whether a module keeps one matrix as ``weight``, itself or in the layer that it wraps."""
-    weight = getattr(_base(module), "weight", None)
-    return weight is not None and weight.dim() == 2 and weight.is_floating_point()
+    return module is not None and _keeper(module) is not None
 
 
 def shape(module: nn.Module) -> tuple[int, int]:
     """(out, in) of a linear-like module."""
-    base = _base(module)
-    out, in_ = cast("Tensor", base.weight).shape if base is not None else (0, 0)
-    return (in_, out) if type(base).__name__ in _IN_OUT else (out, in_)
+    _, keeper = _kept(module)
+    out, in_ = cast("Tensor", keeper.weight).shape
+    return (in_, out) if type(keeper).__name__ in _IN_OUT else (out, in_)
 
 
 def projection(module: nn.Module, name: str, index: np.ndarray) -> Projection:
     """The indexed rows of a linear-like module: its weight, plus scale · B A for every active low-rank update."""
-    base = _base_name(module, name)
-    pattern = "i o -> o i" if type(_base(module)).__name__ in _IN_OUT else "o i -> o i"
+    inside, keeper = _kept(module)
+    base = f"{name}.{inside}" if inside else name
+    pattern = "i o -> o i" if type(keeper).__name__ in _IN_OUT else IDENTITY
     terms = [Term((Rows(f"{base}.weight", pattern, index),)), *_updates(module, name, index)]
-    bias = None if getattr(_base(module), "bias", None) is None else Rows(f"{base}.bias", index=index)
+    bias = None if getattr(keeper, "bias", None) is None else Rows(f"{base}.bias", FLAT, index)
     return Projection(tuple(terms), bias)
 
 
-def _base(module: nn.Module | None) -> nn.Module | None:
-    """The layer that computes: a wrapper such as peft's keeps it as ``base_layer``."""
-    inner = getattr(module, "base_layer", None) if module is not None else None
-    return inner if isinstance(inner, nn.Module) else module
+def _keeper(module: nn.Module) -> tuple[str, nn.Module] | None:
+    """The module that keeps the weight which ``module`` shows as its own, and its name within it."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
+        return None
+    if is_parametrized(module, "weight"):
+        return "", module
+    kept = ((name, each) for name, each in named_modules(module) if each._parameters.get("weight") is weight)
+    return next(kept, None)
 
 
-def _base_name(module: nn.Module, name: str) -> str:
-    return name if _base(module) is module else f"{name}.base_layer"
+def _kept(module: nn.Module) -> tuple[str, nn.Module]:
+    found = _keeper(module)
+    if found is None:
+        raise TypeError(f"expected a linear-like module, found {type(module).__name__}")
+    return found
 
 
 def _updates(module: nn.Module, name: str, index: np.ndarray) -> Iterator[Term]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-__all__ = ["LiveParameters", "canonical_names", "clean_name", "named_modules", "named_parameters"]
+__all__ = ["LiveParameters", "canonical_names", "clean_name", "named_modules", "named_parameters", "unwrapped"]
 
 _RESERVED = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module"}
@@ -47,6 +47,12 @@ def _walk(module: nn.Module, name: str, above: tuple[int, ...]) -> Iterator[tupl
     for child_name, child in module._modules.items():
         if child is not None and id(child) not in above:
             yield from _walk(child, f"{name}.{child_name}" if name else child_name, (*above, id(module)))
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside all wrappers that the user does not write."""
+    inner = _wrapped(module)
+    return module if inner is None else unwrapped(inner)
 
 
 def _wrapped(module: nn.Module) -> nn.Module | None:

@@ -110,7 +110,9 @@ def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail
     for trail in inner.values():
         rows.update(trail.rows)
         formulas.update(trail.formulas)
-    return Trail(channels, _turning(selection.rotation, list(inner.values())), rows, formulas)
+    return Trail(
+        channels, _turning(selection.rotation, {cuts[i]: trail for i, trail in inner.items()}, formulas), rows, formulas
+    )
 
 
 def _channel_of(cut: Cut, tokens: np.ndarray) -> np.ndarray:
@@ -181,12 +183,19 @@ def _rows(cut: Cut, tokens: np.ndarray, layout: Layout) -> np.ndarray:
     return rows
 
 
-def _turning(outer: Rotation | None, inner: list[Trail]) -> Rotation | None:
-    """The one rotation on the way.
+def _turning(outer: Rotation | None, inner: dict[Cut, Trail], formulas: dict[Cut, NormFormula]) -> Rotation | None:
+    """The one rotation on the way; a norm without gain may follow it, for the two commute.
 
     Raises:
-        Untraceable: a norm stands after a rotation.
+        Untraceable: a norm with gains, or an added parameter, stands after a rotation.
     """
-    if any(trail.rotation is not None for trail in inner):
-        raise Untraceable("a norm or an added parameter stands after the rotation of positions")
-    return outer
+    turned = {cut: trail.rotation for cut, trail in inner.items() if trail.rotation is not None}
+    if not turned:
+        return outer
+    for cut in turned:
+        formula = formulas.get(cut)
+        if formula is None or formula.kind not in ("rms", "l2") or formula.gain or formula.bias:
+            raise Untraceable("a norm with gains, or an added parameter, stands after the rotation of positions")
+    if outer is not None or len(turned) > 1:
+        raise Untraceable("positions rotate twice")
+    return next(iter(turned.values()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,10 +33,12 @@ class Rotation:
     Attributes:
         pairs: coordinates (x, y) within a head, x < y, in order of x; the same in every head.
         angles: (token, pair, angle) as measured, in radians.
+        width: coordinates of a head.
     """
 
-    pairs: list[tuple[int, int]] = field(default_factory=list)
-    angles: list[tuple[int, int, float]] = field(default_factory=list)
+    pairs: list[tuple[int, int]]
+    angles: list[tuple[int, int, float]]
+    width: int
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ def select(
 
 
 def sparse_plan(layout: Layout, length: int) -> np.ndarray:
-    """Every channel read at four tokens that are not first in their document, as scattered as they come."""
+    """Every channel read at three tokens that are not first in their document, as scattered as they come."""
     tokens = np.flatnonzero(np.arange(layout.n_tokens) % length > 0) if length > 1 else np.arange(layout.n_tokens)
     generator = np.random.default_rng(0)
-    passes = max(4, -(-4 * layout.n_channels // len(tokens)))
+    passes = max(3, -(-3 * layout.n_channels // len(tokens)))
     plan = np.full((passes, layout.n_tokens), -1, dtype=np.int64)
     for turn in range(passes):
         reads = (np.arange(len(tokens)) + turn * len(tokens)) % layout.n_channels
@@ -223,7 +225,7 @@ def _rotation(turned: Mapping[tuple[int, int], list[tuple[int, float]]], width: 
         raise Untraceable("heads rotate different pairs of coordinates")
     place = {pair: i for i, pair in enumerate(union)}
     angles = [(t, place[x % width, y % width], a) for (x, y), each in turned.items() for t, a in each]
-    return Rotation(union, angles)
+    return Rotation(union, angles, width)
 
 
 def _angles(

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from headwatch.heads import layouts
 from headwatch.heads.counts import Counts, count_heads
-from headwatch.heads.headmap import Gain, LeftOut, Projection, Rows, Site, Term
+from headwatch.heads.headmap import FLAT, Gain, LeftOut, Projection, Rows, Site, Term
 from headwatch.heads.linear import is_linear, projection, shape
-from headwatch.heads.names import named_modules
+from headwatch.heads.names import canonical_names, named_modules
 
 __all__ = ["structural_sites"]
 
@@ -38,6 +38,7 @@ _TENSORS = [
     *(("q_weight", "k_weight"), ("query", "key")),
 ]
 _LATENT_SIZES = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "num_heads", "kv_lora_rank")
+_RECURRENT = ("A_log", "dt_proj", "dt_bias", "x_proj", "conv1d")  # state-space mixers have an in_proj as well
 _CROSS = ("cross", "encoder_attn", "enc_dec", "encdec", "encoder_decoder", "multihead_attn", "q_attn")
 
 
@@ -67,6 +68,7 @@ def structural_sites(model: nn.Module) -> tuple[list[Site], list[LeftOut]]:
     sites: list[Site] = []
     left_out: list[LeftOut] = []
     seen: dict[int, int | None] = {}
+    canonical = canonical_names(model)
     above: dict[str, nn.Module] = {}
     for name, module in named_modules(model):
         above[name] = module
@@ -87,7 +89,7 @@ def structural_sites(model: nn.Module) -> tuple[list[Site], list[LeftOut]]:
             left_out.append(LeftOut(name, reason_to_skip))
             continue
         seen[id(module)] = len(sites)
-        sites.append(_site(found, name, len(sites)))
+        sites.append(_site(found, canonical[id(module)], len(sites)))
     return sites, left_out
 
 
@@ -113,6 +115,8 @@ def _with(site: Site, **changes: object) -> Site:
 
 
 def _read(module: nn.Module, name: str, counts: Counts) -> _Found | None:
+    if any(hasattr(module, name) for name in _RECURRENT):
+        return None
     for rule in (_torch_mha, _latent, _separate, _query_and_pair, _fused, _einsum):
         found = rule(module, name, counts)
         if found is not None:
@@ -182,7 +186,7 @@ def _torch_mha(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     heads, d_head, N = module.num_heads, module.head_dim, module.embed_dim
     q_index, k_index = layouts.concatenated(heads, heads, d_head)
     bias = None if module.in_proj_bias is None else _dotted(name, "in_proj_bias")
-    biases = [None if bias is None else Rows(bias, index=index) for index in (q_index, k_index)]
+    biases = [None if bias is None else Rows(bias, FLAT, index) for index in (q_index, k_index)]
     if module.in_proj_weight is not None:
         weight = _dotted(name, "in_proj_weight")
         parts = [Rows(weight, index=q_index), Rows(weight, index=k_index)]
@@ -237,10 +241,9 @@ def _fused_counts(counts: Counts, rows: int, N: int) -> tuple[int, int, int]:
     heads = counts.n_heads
     if heads is None:
         raise _Unclear(f"a fused weight of {rows} rows, but no attribute or configuration tells the number of heads")
-    kv_options = [kv for kv in (counts.n_kv_heads, heads, 1) if kv and heads % kv == 0 and rows % (heads + 2 * kv) == 0]
-    for kv_heads in kv_options:
-        d_head = rows // (heads + 2 * kv_heads)
-        if d_head in (counts.d_head, N // heads) or (kv_heads in (counts.n_kv_heads, heads) and counts.d_head is None):
+    for kv_heads in dict.fromkeys(kv for kv in (counts.n_kv_heads, heads, 1) if kv and heads % kv == 0):
+        d_head, rest = divmod(rows, heads + 2 * kv_heads)
+        if not rest and d_head == (counts.d_head or N // heads):
             return heads, kv_heads, d_head
     raise _Unclear(
         f"a fused weight of {rows} rows does not split into queries, keys and values of {heads} heads "

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from headwatch.heads.byvalue import prove_by_value
 from headwatch.heads.examine import Examination, examine
-from headwatch.heads.headmap import Site
+from headwatch.heads.headmap import Projection, Site
 from headwatch.heads.jacobian import Untraceable
 from headwatch.heads.proof import Evidence, score_errors, score_tolerance, scores
+from headwatch.heads.recipe import Recipe
 from headwatch.heads.roots import CrossAttention
 from headwatch.heads.trace import Tracer
 from headwatch.heads.verdict import Verdict
@@ -60,6 +61,7 @@ def run_survey(
     parameters: Mapping[str, Tensor],
     first: Survey | None = None,
     given: Sequence[Site] = (),
+    handed: Sequence[Site] = (),
 ) -> Survey:
     """Run one probe.
 
@@ -68,15 +70,17 @@ def run_survey(
         probe: runs one forward.
         parameters: the model's, by name.
         first: an earlier survey; its recipes are held against this probe's scores.
-        given: sites by rule or from the user, held against calls that cannot be followed.
+        given: sites by rule, held against calls that cannot be followed.
+        handed: sites from the user, held against every call of their modules.
     """
     survey = Survey()
 
     def handle(call: AttentionCall) -> None:
         key = (call.module, call.ordinal)
-        examined = _examined(tracer, call, parameters, first.calls.get(key) if first else None)
-        if first is not None and examined.verdict is None:
-            examined = replace(examined, given=_by_value(tracer, call, parameters, given))
+        examined, evidence = _examined(tracer, call, parameters, first.calls.get(key) if first else None)
+        if first is not None and not examined.is_cross:
+            sites = [*handed, *(() if examined.verdict is not None else given)]
+            examined = replace(examined, given=_verdicts(sites, tracer, call, parameters, examined, evidence))
         survey.calls[key] = examined
         tracer.new_call()
 
@@ -88,16 +92,18 @@ def run_survey(
     return survey
 
 
-def _examined(tracer: Tracer, call: AttentionCall, parameters: Mapping[str, Tensor], earlier: Call | None) -> Call:
+def _examined(
+    tracer: Tracer, call: AttentionCall, parameters: Mapping[str, Tensor], earlier: Call | None
+) -> tuple[Call, Evidence | None]:
     try:
         found, evidence = examine(tracer, call)
     except CrossAttention as reason:
-        return Call(call.module, reason=str(reason), is_cross=True)
+        return Call(call.module, reason=str(reason), is_cross=True), None
     except Untraceable as reason:
-        return Call(call.module, reason=str(reason))
+        return Call(call.module, reason=str(reason)), None
     if earlier is None or earlier.found is None:
-        return Call(call.module, found)
-    return Call(call.module, found, verdict=prove(earlier.found, evidence, parameters))
+        return Call(call.module, found), evidence
+    return Call(call.module, found, verdict=prove(earlier.found, evidence, parameters)), evidence
 
 
 def prove(found: Examination, evidence: Evidence, parameters: Mapping[str, Tensor]) -> Verdict:
@@ -110,12 +116,46 @@ def prove(found: Examination, evidence: Evidence, parameters: Mapping[str, Tenso
     return Verdict(score_errors(used, predicted), score_tolerance(evidence.q.dtype), (tried,), diagonal=diagonal)
 
 
-def _by_value(
-    tracer: Tracer, call: AttentionCall, parameters: Mapping[str, Tensor], given: Sequence[Site]
+def _verdicts(
+    sites: Sequence[Site],
+    tracer: Tracer,
+    call: AttentionCall,
+    parameters: Mapping[str, Tensor],
+    examined: Call,
+    evidence: Evidence | None,
 ) -> dict[str, Verdict]:
-    near = [site for site in given if _is_near(site.module, call.module)]
-    verdicts = {site.module: prove_by_value(site, tracer, call, parameters) for site in near}
-    return {module: verdict for module, verdict in verdicts.items() if verdict is not None}
+    """Proofs of rows that were given for the module of a call."""
+    verdicts: dict[str, Verdict] = {}
+    for site in sites:
+        if not _is_near(site.module, call.module):
+            continue
+        if examined.found is None or evidence is None:
+            verdict = prove_by_value(site, tracer, call, parameters)
+        else:
+            verdict = prove_in_place(site, call, examined.found, evidence, parameters)
+        if verdict is not None:
+            verdicts[site.module] = verdict
+    return verdicts
+
+
+def prove_in_place(
+    site: Site, call: AttentionCall, found: Examination, evidence: Evidence, parameters: Mapping[str, Tensor]
+) -> Verdict | None:
+    """Hold given rows against a call that could be followed: with its norms, biases, rotation and scale, but these rows."""
+    if (site.n_heads, site.d_head) != (call.q.shape[1], len(found.query.places)):
+        return None
+    if call.k.shape[1] not in (site.n_kv_heads, site.n_heads):
+        return None
+    key_heads = tuple(range(site.n_kv_heads)) if call.k.shape[1] == site.n_kv_heads else site.kv_head
+    query = _with_rows(found.query, site.W_Q, tuple(range(site.n_heads)))
+    key = _with_rows(found.key, site.W_K, key_heads)
+    return prove(replace(found, query=query, key=key), evidence, parameters)
+
+
+def _with_rows(recipe: Recipe, given: Projection, heads: tuple[int, ...]) -> Recipe:
+    bias = given.bias or recipe.projection.bias
+    projection = replace(recipe.projection, terms=given.terms, bias=bias)
+    return replace(recipe, projection=projection, heads=heads, inner=())
 
 
 def _is_near(module: str, caller: str) -> bool:

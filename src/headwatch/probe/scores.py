@@ -23,7 +23,7 @@ def _names(text: str) -> frozenset[str]:
 
 _SAME = _names(
     "clone contiguous to float type half bfloat16 double detach type_as alias dropout dropout_ clamp clamp_ clip "
-    "nan_to_num masked_fill masked_fill_ where maximum triu triu_ tril tril_"
+    "nan_to_num masked_fill masked_fill_ where maximum minimum max min triu triu_ tril tril_"
 )
 _VIEWS = _names("view reshape unsqueeze unsqueeze_ squeeze flatten unflatten expand view_as reshape_as expand_as")
 _PERMUTES = frozenset(["transpose", "permute", "swapaxes", "swapdims", "movedim", "__get__"])

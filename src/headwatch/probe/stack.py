@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from headwatch.heads.names import named_modules
+from headwatch.heads.names import canonical_names
 
 __all__ = ["Frame", "ModuleStack"]
 
@@ -37,9 +37,7 @@ class ModuleStack:
     """
 
     def __init__(self, model: nn.Module, on_exit: Callable[[Frame], None] | None = None) -> None:
-        self._names: dict[int, str] = {}
-        for name, module in named_modules(model):
-            self._names.setdefault(id(module), name)
+        self._names = canonical_names(model)
         self._thread = threading.get_ident()
         self._calls: Counter[str] = Counter()
         self.on_exit = on_exit
