@@ -96,6 +96,17 @@ def test_every_package_of_the_source_is_listed() -> None:
     assert listed == found | {"headwatch.callbacks"}
 
 
+def test_oldest_packages_of_the_check_are_the_oldest_allowed() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="reading pyproject.toml needs Python 3.11")
+    allowed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    checked = [line for line in (ROOT / ".ci/oldest.txt").read_text().splitlines() if line and not line.startswith("#")]
+    releases = {name: release for name, release in (line.split("==") for line in checked)}
+    for requirement in allowed:
+        name, oldest = requirement.split(">=")
+        if name != "torch":  # one build of it is at hand
+            assert releases[name] in {oldest, f"{oldest}.0"}
+
+
 def test_versions_agree() -> None:
     import headwatch
 
