@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from headwatch.callbacks._base import HeadMonitor
 from headwatch.callbacks._lightning import LightningModule, Trainer
 from headwatch.callbacks._session import Session
 from headwatch.heads import HeadMap, named_parameters
-from headwatch.measure import FormOptions, Measure, ProfileMeasure
+from headwatch.measure import Measure, ProfileMeasure
 from headwatch.metrics import HEADLINE_KEYS, Kind
+from headwatch.options import FormOptions
 from headwatch.parallel import Source
 from headwatch.schedule import EARLY_STEPS
 
@@ -127,6 +129,6 @@ class QKProfileMonitor(HeadMonitor):
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The profile of every head of the map."""
-        parameters = lambda: named_parameters(pl_module)  # noqa: E731
+        parameters = partial(named_parameters, pl_module)
         source = Source(head_map, parameters, session.ranks, root=trainer.strategy.model)
         return ProfileMeasure(head_map, parameters, options=self.options, notices=session.notices, source=source)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from headwatch.heads import find_heads, named_parameters
-from headwatch.measure import FormOptions, ProfileMeasure
+from headwatch.measure import ProfileMeasure
+from headwatch.options import FormOptions
 from headwatch.probe.documents import probe_forwards
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headwatch.comparison import compare
     from headwatch.huggingface import HuggingFaceMonitor
-    from headwatch.measure import FormOptions
     from headwatch.monitor import Monitor, profile
+    from headwatch.options import FormOptions
     from headwatch.run import Run, load
 
 __version__ = "0.1.0"
 __all__ = ["FormOptions", "HuggingFaceMonitor", "Monitor", "Run", "compare", "load", "profile"]
 
 _HOME = {
-    "FormOptions": "headwatch.measure",
+    "FormOptions": "headwatch.options",
     "HuggingFaceMonitor": "headwatch.huggingface",
     "Monitor": "headwatch.monitor",
     "Run": "headwatch.run",

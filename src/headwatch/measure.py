@@ -15,6 +15,7 @@ from headwatch.heads import CopiedFactors, HeadMap, Site, copy_factors
 from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, Kind
 from headwatch.notices import Notices
 from headwatch.null import FAMILY_WISE_LEVEL, Null, null_for, sample_size
+from headwatch.options import FormOptions
 from headwatch.parallel.parts import Columns, Part, Result, merged
 from headwatch.parallel.source import Share, Source
 from headwatch.profiles import HEAD_TYPES, problems, statistics
@@ -22,7 +23,7 @@ from headwatch.snapshot import Snapshot, heads_table
 from headwatch.threads import solver_threads
 from headwatch.trajectory import Trajectory
 
-__all__ = ["FormOptions", "Measure", "ProfileMeasure", "profile_columns"]
+__all__ = ["Measure", "ProfileMeasure", "profile_columns"]
 
 Finish = Callable[[int], Snapshot]  # step -> snapshot, on the worker
 
@@ -37,38 +38,6 @@ class Measure(Protocol):
 
     def restore(self, table: pa.Table) -> None:
         """Take up where a stored run left off: its rows up to the step that training goes on from."""
-
-
-@dataclass(frozen=True)
-class FormOptions:
-    """Which form is measured; every option is off by default, recorded in ``run.json`` and written on pictures.
-
-    Attributes:
-        biases: the homogenised form on R^(N+1) instead of the weights alone.
-        norm_gain: the gain of the norm in front folded in.
-        displacements: rotary displacements d, query position − key position; one profile per d.
-    """
-
-    biases: bool = False
-    norm_gain: bool = False
-    displacements: tuple[int, ...] = (0,)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "displacements", tuple(self.displacements))
-        if not self.displacements or any(not isinstance(d, int) or d < 0 for d in self.displacements):
-            raise ValueError(
-                f"displacements: expected whole numbers ≥ 0, found {self.displacements!r}; (0,) is the default."
-            )
-
-    def flags(self) -> list[str]:
-        """What a reader of a picture must know."""
-        flags = [slug.replace("_", " ") for slug in self.slugs()]
-        turned = " ".join(map(str, self.displacements))
-        return flags + ([f"rotary displacements {turned}"] if self.displacements != (0,) else [])
-
-    def slugs(self) -> list[str]:
-        """The same for the ``flags`` column, where a displacement has a column of its own."""
-        return ["with_biases"] * self.biases + ["norm_gain_folded_in"] * self.norm_gain
 
 
 @dataclass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from headwatch.heads import HeadMap, find_heads, named_parameters
 from headwatch.info import new_run_id, run_info
-from headwatch.measure import FormOptions, Measure, ProfileMeasure
+from headwatch.measure import Measure, ProfileMeasure
+from headwatch.options import FormOptions
 from headwatch.price import Price
 from headwatch.probe.batches import moved
 from headwatch.probe.calling import ProbeFn
@@ -146,7 +148,7 @@ class Monitor:
         self, model: nn.Module, head_map: HeadMap, options: FormOptions | None, probe: Any, probe_fn: ProbeFn | None
     ) -> list[Measure]:
         notices = self._recorder.notices
-        parameters: Callable[[], Mapping[str, Tensor]] = lambda: named_parameters(model)  # noqa: E731
+        parameters = partial(named_parameters, model)
         measures: list[Measure] = [ProfileMeasure(head_map, parameters, options=options, notices=notices)]
         if probe is not None:
             documents = probe_batches(probe)

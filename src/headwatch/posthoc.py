@@ -15,7 +15,8 @@ from headwatch.checkpoints import Checkpoint, CheckpointError, open_checkpoint
 from headwatch.heads import HeadMap, NoAttentionError, copy_factors, find_heads
 from headwatch.heads.headmap import Gain, Site
 from headwatch.heads.names import clean_name
-from headwatch.measure import FormOptions, ProfileMeasure
+from headwatch.measure import ProfileMeasure
+from headwatch.options import FormOptions
 from headwatch.parallel.held import gains_of, parameters_of
 from headwatch.parallel.ranks import ALONE
 from headwatch.parallel.source import Share, Source

@@ -48,7 +48,7 @@ def _profile(
     save_weights: Keep = False,
 ) -> None:
     from headwatch.checkpoints import open_checkpoint
-    from headwatch.measure import FormOptions
+    from headwatch.options import FormOptions
     from headwatch.posthoc import Reading
     from headwatch.replay import Item, replay
     from headwatch.run import load

@@ -43,7 +43,7 @@ def _replay(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from headwatch.commands.profile import print_places, run_name
-    from headwatch.measure import FormOptions
+    from headwatch.options import FormOptions
     from headwatch.posthoc import Reading
     from headwatch.replay import items_of, replay
 
