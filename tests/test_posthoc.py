@@ -88,6 +88,12 @@ def test_only_query_and_key_tensors_are_read(llama: Path) -> None:
     assert sorted(set(read)) == sorted(wanted)
 
 
+def test_layers_are_counted_as_the_model_counts_them(tmp_path: Path) -> None:
+    state = {k: v for i in range(12) for k, v in separate(f"layers.{i}.attn").items()}
+    opened = open_model(save(tmp_path / "deep", state, {"num_attention_heads": 4}), Reading())
+    assert [(site.layer, site.module) for site in opened.head_map.sites] == [(i, f"layers.{i}.attn") for i in range(12)]
+
+
 def test_conv1d_weights_are_known_by_their_bias(tmp_path: Path) -> None:
     fused = random(3 * N, N)
     state = {

@@ -117,7 +117,8 @@ class _SafeTensors(Mapping[str, Tensor]):
 
     def __init__(self, files: list[Path]) -> None:
         self._handles = [_opened(file) for file in files]
-        self._home = {name: handle for handle in self._handles for name in handle.keys()}  # noqa: SIM118
+        home = {name: handle for handle in self._handles for name in handle.keys()}  # noqa: SIM118
+        self._home = {name: home[name] for name in sorted(home, key=_in_order)}
         self.shapes = {name: _shape(handle, name) for name, handle in self._home.items()}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -129,6 +130,16 @@ class _SafeTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._home)
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Sorts names as a model registers them, for safetensors keep no order: layer 2 before layer 10, encoder first.
+
+    >>> sorted(["decoder.0", "encoder.10", "encoder.2"], key=_in_order)
+    ['encoder.2', 'encoder.10', 'decoder.0']
+    """
+    parts = name.replace("encoder", "\0").split(".")
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _opened(file: Path) -> Any:
