@@ -114,7 +114,7 @@ def lobes_picture() -> Figure:
         ("few liked, many disliked", two_shapes(rng)),
         ("one direction only", rank_one(rng, 0.5)),
     )
-    figure = Figure(figsize=(11, 3.1), layout="constrained")
+    figure = Figure(figsize=(11, 3.3), layout="constrained")
     for place_, (title, head) in enumerate(heads, start=1):
         axes = figure.add_subplot(1, len(heads), place_)
         alpha, beta = lobes_of(head)
@@ -122,7 +122,7 @@ def lobes_picture() -> Figure:
         axes.bar(range(len(beta)), beta, color=TYPE_COLOURS["I-"], width=0.9)
         axes.axhline(0, color="black", linewidth=0.6)
         a, b, c, d = profile_of(head)
-        axes.set_title(f"{title}\na {a:.2f}  b {b:.2f}  c {c:.2f}  d {d:.2f}", fontsize=9.5)
+        axes.set_title(f"{title}\na {a:.2f}   b {b:.2f}\nc {c:.2f}   d {d:.2f}", fontsize=10)
         axes.set(xlim=(-1, n), ylim=(-1.05, 1.05), xticks=[], yticks=[0])
         axes.spines[["top", "right", "bottom"]].set_visible(False)
     figure.axes[0].set_ylabel("eigenvalues of S")
