@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from eviction import ada, budget, kept_keys, masks, one_cut, pyramid, uniform
 from numpy.typing import NDArray
 from small_gpt import SmallGPT, train
-from texts import split_bytes, windows
+from texts import LENGTH, split_bytes, text_model, windows
 from torch import Tensor
 
 from headwatch.budgets import Budgets, DocumentScores
@@ -30,7 +30,7 @@ from headwatch.probe.documents import probe_batches
 from headwatch.probe.lookback import look_back
 
 KEEP = (0.5, 0.25, 0.125)
-PERIOD, VOCABULARY, LENGTH = 32, 64, 192
+PERIOD, VOCABULARY = 32, 64
 Score = Callable[[Tensor, Tensor], NDArray[np.float64]]  # logits, ids -> one number per document
 
 
@@ -51,18 +51,6 @@ def copy_model(steps: int) -> SmallGPT:
         return ids[:, :-1], targets
 
     train(model, batch, steps)
-    return model.eval()
-
-
-def text_model(steps: int) -> SmallGPT:
-    torch.manual_seed(0)
-    model, (text, _) = SmallGPT(256, 96, 4, 4), split_bytes()
-
-    def batch(step: int) -> tuple[Tensor, Tensor]:
-        ids = windows(text, 12, LENGTH + 1, 1000 + step)
-        return ids[:, :-1], ids[:, 1:]
-
-    train(model, batch, steps, lr=2e-3)
     return model.eval()
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from small_gpt import SmallGPT, train
 from torch import Tensor
+
+LENGTH = 192
 
 
 def split_bytes() -> tuple[Tensor, Tensor]:
@@ -22,3 +27,16 @@ def windows(text: Tensor, n: int, length: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(len(text) - length, (n,), generator=generator)
     return text[starts[:, None] + torch.arange(length)]
+
+
+def text_model(steps: int, *, seed: int = 0, at: Callable[[SmallGPT, int], None] | None = None) -> SmallGPT:
+    """A byte model of four layers with four heads; ``at(model, step)`` is called before every step and at the end."""
+    torch.manual_seed(seed)
+    model, (text, _) = SmallGPT(256, 96, 4, 4), split_bytes()
+
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        ids = windows(text, 12, LENGTH + 1, 1000 + step)
+        return ids[:, :-1], ids[:, 1:]
+
+    train(model, batch, steps, lr=2e-3, at=None if at is None else lambda step: at(model, step))
+    return model.eval()
