@@ -92,7 +92,23 @@ def in_a_child(function, *args):
     os._exit(0)
 
 
-def kill_often(job, root, kills, seed, longest):
+def wait_for_writes(directory, writes, patience=20.0):
+    """Until so many files were renamed into place: a kill should find the child at work, however slow it is."""
+    seen, changes, deadline = directory_state(directory), 0, time.monotonic() + patience
+    while changes < writes and time.monotonic() < deadline:
+        time.sleep(0.001)
+        now = directory_state(directory)
+        changes, seen = changes + (now != seen), now
+
+
+def directory_state(directory):
+    try:
+        return directory.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def kill_often(job, root, kills, seed, most_writes):
     """Start the job, kill -9 it at a random moment, read the store; ``kills`` times."""
     rng = random.Random(seed)
     saved = root / "checkpoint"
@@ -100,7 +116,8 @@ def kill_often(job, root, kills, seed, longest):
     survived = 0
     while survived < kills:
         child = in_a_child(job, root, saved)
-        time.sleep(rng.uniform(0.02, longest))
+        wait_for_writes(run_path / "profile", rng.randint(0, most_writes))
+        time.sleep(rng.uniform(0, 0.01))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         if not (run_path / "run.json").exists():
@@ -114,7 +131,7 @@ def kill_often(job, root, kills, seed, longest):
 
 def writing(root, kills, seed):
     """The store alone, killed while it writes."""
-    survived, _, run_path = kill_often(write_on, root, kills, seed, longest=0.15)
+    survived, _, run_path = kill_often(write_on, root, kills, seed, most_writes=16)
     steps = check(run_path)
     holes = sorted(set(range(steps[-1] + 1)) - set(steps))
     print(json.dumps({"kills": survived, "last_step": steps[-1], "missing": holes}))
@@ -122,7 +139,7 @@ def writing(root, kills, seed):
 
 def training(root, kills, seed):
     """A monitored training, killed and resumed from its last checkpoint."""
-    survived, saved, run_path = kill_often(train, root, kills, seed, longest=0.6)
+    survived, saved, run_path = kill_often(train, root, kills, seed, most_writes=5)
     # a last training that ends by itself: from here the store must hold each due step once
     model = nn.Sequential(Attention(), Attention())
     start = int(saved.read_text()) if saved.exists() else 0
