@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,7 +20,7 @@ from headwatch.worker import Worker
 
 __all__ = ["Moment", "Recorder"]
 
-_CLOSE_WITHIN = 120.0  # seconds
+_CLOSE_WITHIN = {"finished": 120.0, "failed": 20.0}  # seconds; who pre-empts a training kills it after some 30
 _FLUSH_WITHIN = 60.0
 
 
@@ -224,22 +225,30 @@ class Recorder:
         if not done.wait(timeout):
             self.notices.say("flush", f"the store was more than {timeout:.0f} s behind a checkpoint that was saved.")
 
-    def close(self, status: str, timeout: float = _CLOSE_WITHIN) -> None:
+    def close(self, status: str, timeout: float | None = None) -> None:
         """End the run: finish what is queued, close the sinks, write the last word into the store.
 
         Args:
             status: "finished" or "failed".
-            timeout: seconds to wait for the worker.
+            timeout: seconds to wait for the worker; by default 120 after training, 20 where it broke off.
         """
         if self._closed:
             return
         self._closed = True
-        self._do(lambda: self._end(status))
-        if self._worker is not None and not self._worker.close(timeout):
+        timeout = _CLOSE_WITHIN.get(status, 120.0) if timeout is None else timeout
+        if not self._ended(status, timeout):
             self.notices.say(
                 "close", f"the worker did not end within {timeout:.0f} s; the last snapshots may be missing."
             )
         self._raise_if_asked()
+
+    def _ended(self, status: str, timeout: float) -> bool:
+        end = lambda: self._guarded(lambda: self._end(status))  # noqa: E731
+        if self._worker is None:
+            end()
+            return True
+        deadline = time.monotonic() + timeout
+        return self._worker.submit(end, timeout) and self._worker.close(max(0.0, deadline - time.monotonic()))
 
     def _end(self, status: str) -> None:
         for step in sorted(self._pending):

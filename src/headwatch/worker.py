@@ -30,9 +30,17 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name="headwatch", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
-        """Queue a job; blocks while the queue is full."""
-        self._queue.put(job)
+    def submit(self, job: Job, timeout: float | None = None) -> bool:
+        """Queue a job; blocks while the queue is full.
+
+        Returns:
+            False when the queue was still full after ``timeout`` seconds.
+        """
+        try:
+            self._queue.put(job, timeout=timeout)
+        except queue.Full:
+            return False
+        return True
 
     def close(self, timeout: float) -> bool:
         """Finish what is queued and end the thread.

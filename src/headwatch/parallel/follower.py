@@ -48,8 +48,8 @@ class Follower:
     def miss(self, member: object, moment: object) -> None:
         """Nothing waits for this rank's snapshot."""
 
-    def close(self, status: str, timeout: float = 120.0) -> None:
-        """Finish what is queued, within ``timeout`` seconds."""
+    def close(self, status: str) -> None:
+        """Finish what is queued, within two minutes after training and 20 seconds where it broke off."""
         if not self._closed:
             self._closed = True
-            self._worker.close(timeout)
+            self._worker.close(120.0 if status == "finished" else 20.0)

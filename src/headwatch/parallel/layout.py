@@ -35,7 +35,7 @@ def layout_of(model: nn.Module, root: nn.Module | None = None) -> Layout:
 
 
 def model_to_call(model: nn.Module, root: nn.Module | None, layout: Layout) -> nn.Module:
-    """What a forward must go through: under FSDP1 the wrapper around everything, which puts the root's weights together.
+    """What a forward must go through: under FSDP1 the outermost wrapper, which puts the root's weights together.
 
     Raises:
         ValueError: FSDP1 around a module without a forward.
@@ -44,8 +44,8 @@ def model_to_call(model: nn.Module, root: nn.Module | None, layout: Layout) -> n
         return model
     if type(model).forward.__module__.split(".")[0] in ("pytorch_lightning", "lightning", "torch"):
         raise ValueError(
-            f"FSDP1 can only be probed through its outermost wrapper, and {type(model).__name__} has no forward to call "
-            "there; give it a forward(batch) that runs the network, or use FSDP2 (ModelParallelStrategy)."
+            f"FSDP1 can only be probed through its outermost wrapper, and {type(model).__name__} has no forward to "
+            "call there; give it a forward(batch) that runs the network, or use FSDP2 (ModelParallelStrategy)."
         )
     return root
 
