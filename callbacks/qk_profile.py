@@ -60,6 +60,8 @@ class QKProfileMonitor(HeadMonitor):
         biases: measure the form with biases, on R^(N+1).
         norm_gain: fold the gain of the norm in front into the form.
         displacements: rotary displacements d at which to measure, one profile each.
+        save_weights: keep the raw W_Q and W_K of each snapshot in the store, as safetensors, to study a head later
+            (``headwatch.saved_weights.load_weights``); on one process.
         max_overhead: largest share of training time; kept by stretching the interval.
         on_error: "warn" says a failure once and training goes on; "raise" is for tests.
 
@@ -96,6 +98,7 @@ class QKProfileMonitor(HeadMonitor):
         biases: bool = False,
         norm_gain: bool = False,
         displacements: Sequence[int] = (0,),
+        save_weights: bool = False,
         max_overhead: float = 0.01,
         on_error: Literal["warn", "raise"] = "warn",
     ) -> None:
@@ -115,6 +118,7 @@ class QKProfileMonitor(HeadMonitor):
             max_overhead=max_overhead,
             on_error=on_error,
         )
+        self.save_weights = save_weights
         self.options = FormOptions(biases, norm_gain, tuple(displacements))
 
     def settings(self) -> dict[str, Any]:
@@ -125,10 +129,23 @@ class QKProfileMonitor(HeadMonitor):
             **form,
             "displacements": list(self.options.displacements),
             "form": self.options.flags(),
+            "save_weights": self.save_weights,
         }
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The profile of every head of the map."""
+        if self.save_weights and session.ranks.size > 1:
+            raise ValueError(
+                f"save_weights=True: expected one process, found {session.ranks.size} ranks, of which each reads its share. "
+                "Save checkpoints and run `headwatch replay --save-weights` on them."
+            )
         parameters = partial(named_parameters, pl_module)
         source = Source(head_map, parameters, session.ranks, root=trainer.strategy.model)
-        return ProfileMeasure(head_map, parameters, options=self.options, notices=session.notices, source=source)
+        return ProfileMeasure(
+            head_map,
+            parameters,
+            options=self.options,
+            notices=session.notices,
+            source=source,
+            keep_weights=self.save_weights,
+        )

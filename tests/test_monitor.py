@@ -132,3 +132,10 @@ def test_fabric(tmp_path):
     assert run.steps() == [0, 1, 2, 3, 4]
     assert set(run.profile["status"].to_pylist()) == {"proven"}
     assert [site["module"] for site in run.info["heads"]] == ["layers.0.self_attn", "layers.1.self_attn"]
+
+
+def test_profile_of_a_state_dict_is_that_of_its_model():
+    model = encoder()
+    weights = headwatch.profile(model.state_dict(), n_heads=2).to_pandas()
+    live = headwatch.profile(model).to_pandas()
+    np.testing.assert_allclose(weights[["a", "b", "c", "d", "norm"]], live[["a", "b", "c", "d", "norm"]], rtol=1e-12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,7 @@ from headwatch.options import FormOptions
 from headwatch.parallel.parts import Columns, Part, Result, merged
 from headwatch.parallel.source import Share, Source
 from headwatch.profiles import HEAD_TYPES, problems, statistics
+from headwatch.saved_weights import save_weights
 from headwatch.snapshot import Snapshot, heads_table
 from headwatch.threads import solver_threads
 from headwatch.trajectory import Trajectory
@@ -69,6 +70,7 @@ class ProfileMeasure:
         notices: where failures of single heads are said.
         null: whether to simulate the null and give percentiles.
         source: reads the weights where they are sharded, or shares the work out; by default this process reads all.
+        keep_weights: whether the raw W_Q and W_K go into the store beside each snapshot.
     """
 
     kind: Kind = "profile"
@@ -82,6 +84,7 @@ class ProfileMeasure:
         notices: Notices | None = None,
         null: bool = True,
         source: Source | None = None,
+        keep_weights: bool = False,
     ) -> None:
         self.head_map = head_map
         self.options = options or FormOptions()
@@ -92,6 +95,7 @@ class ProfileMeasure:
         keys = zip(*(self._identity[name] for name in ("layer", "head", "displacement")), strict=True)
         self.trajectory = Trajectory(list(keys))
         self._frozen: dict[str, _Frozen] = {}
+        self._keep_weights = keep_weights
 
     def restore(self, table: pa.Table) -> None:
         """Drift goes on from the run's own first snapshot."""
@@ -106,12 +110,18 @@ class ProfileMeasure:
                 raise
             failed = Part(step, (), f"{type(error).__name__}: {error}")  # the other ranks wait for this part
             return lambda at: self._merge(at, failed)
-        return lambda at: self._merge(at, self._part(at, pieces))
+        return lambda at: self._with_weights(self._merge(at, self._part(at, pieces)), pieces)
+
+    def _with_weights(self, snapshot: Snapshot, pieces: list[_Piece]) -> Snapshot:
+        if not self._keep_weights:
+            return snapshot
+        copies = [piece.factors for piece in pieces if piece.factors is not None]
+        return replace(snapshot, attachments={"weights.safetensors": lambda path: save_weights(path, copies)})
 
     def _copy(self, share: Share, parameters: Mapping[str, Tensor]) -> _Piece:
         site = share.site
         try:
-            versions = _frozen_versions(site, parameters) if share.live else None
+            versions = _frozen_versions(site, parameters) if share.live and not self._keep_weights else None
             known = self._frozen.pop(site.module, None)
             if versions is None:
                 return _Piece(share.place, site, copy_factors(site, parameters))

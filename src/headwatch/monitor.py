@@ -32,7 +32,7 @@ __all__ = ["Monitor", "profile"]
 
 
 def profile(
-    model: nn.Module,
+    model: nn.Module | str | Path | Mapping[str, Tensor],
     *,
     probe: Any = None,
     probe_fn: ProbeFn | None = None,
@@ -40,11 +40,14 @@ def profile(
     exclude: Sequence[str] = (),
     options: FormOptions | None = None,
     null: bool = False,
+    n_heads: int | None = None,
+    n_kv_heads: int | None = None,
 ) -> HeadTable:
     """The profile of every head of a model, as it stands.
 
     Args:
-        model: any model with self-attention.
+        model: any model with self-attention; or a checkpoint (a file or directory, see ``headwatch profile --help``)
+            or a state dict, of which only the query and key tensors are read.
         probe: documents to prove the heads on: a batch, a list of batches or documents, a dataloader. Without, heads
             are read by rule and flagged "structural".
         probe_fn: ``probe_fn(model, batch)`` runs the forward; by default the model is called on the batch.
@@ -52,6 +55,8 @@ def profile(
         exclude: patterns to leave out.
         options: which form; the weights alone by default.
         null: give each head's place in the null of its shape, which takes seconds to simulate the first time.
+        n_heads: query heads per layer, for weights that no configuration stands beside.
+        n_kv_heads: key-value heads per layer, where they are fewer.
 
     Returns:
         One row per head. ``to_pandas()`` and ``to_polars()`` convert; ``table`` is the pyarrow table beneath.
@@ -59,6 +64,11 @@ def profile(
     Raises:
         NoAttentionError: no self-attention head was found.
     """
+    if not isinstance(model, nn.Module):
+        from headwatch.posthoc import Reading, profile_weights
+
+        reading = Reading(n_heads, n_kv_heads, tuple(include), tuple(exclude), options or FormOptions(), null)
+        return profile_weights(model, reading)
     head_map = _find(model, probe, probe_fn, include, exclude)
     measure = ProfileMeasure(head_map, lambda: named_parameters(model), options=options, null=null)
     snapshot = measure.take(0)(0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +80,7 @@ class Snapshot:
         tokens: token signals of the probe documents, for signatures.
         final: taken in ``on_train_end``.
         info: entries of ``run.json`` that became known with it.
+        attachments: further files of the snapshot, each as what writes it, by ending ("weights.safetensors").
     """
 
     kind: Kind
@@ -88,6 +90,7 @@ class Snapshot:
     tokens: pa.Table | None = None
     final: bool = False
     info: Mapping[str, object] = field(default_factory=dict)
+    attachments: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
     def summary_table(self) -> pa.Table:
         """The summary as tidy rows (step, key, value)."""

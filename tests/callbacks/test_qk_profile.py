@@ -15,6 +15,7 @@ import headwatch
 from headwatch.callbacks import QKProfileMonitor
 from headwatch.callbacks._session import Session
 from headwatch.heads import NoAttentionError
+from headwatch.saved_weights import load_weights
 
 EARLY = [0, 1, 2, 4, 8]
 
@@ -275,6 +276,17 @@ def test_two_monitors_told_apart_by_name(tmp_path):
     assert run.info["settings"]["profile-biased"]["biases"]
     assert set(run.table("profile-biased")["flags"].to_pylist()) == {"with_biases"}
     assert set(run.profile["flags"].to_pylist()) == {""}
+
+
+def test_raw_weights_are_kept_beside_the_profile(tmp_path):
+    model, _ = fit(tmp_path, QKProfileMonitor(5, save_weights=True, on_error="raise"))
+    kept = sorted((headwatch.load(tmp_path).path / "profile_weights").iterdir())
+    assert [path.name for path in kept][-1] == "step=000000012.safetensors"
+    assert len(kept) == len(headwatch.load(tmp_path).steps())
+    factors = load_weights(kept[-1])[1]
+    attention = model.blocks[1].attention
+    assert torch.equal(factors.W_Q.flatten(0, 1), attention.q_proj.weight)
+    assert torch.equal(factors.W_K.flatten(0, 1), attention.k_proj.weight)
 
 
 def test_pickles_for_spawned_processes():

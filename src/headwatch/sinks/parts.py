@@ -24,13 +24,22 @@ class Part:
         return self.path.name.startswith("steps=")
 
 
-def part_name(step: int) -> str:
+def part_name(step: int, extension: str = "parquet") -> str:
     """File name of a snapshot.
 
     >>> part_name(120)
     'step=000000120.parquet'
     """
-    return f"step={step:09d}.parquet"
+    return f"step={step:09d}.{extension}"
+
+
+def step_of(path: Path) -> int:
+    """Step in the name of a snapshot's file.
+
+    >>> step_of(Path("step=000000120.safetensors"))
+    120
+    """
+    return int(path.name.partition("=")[2].partition(".")[0])
 
 
 def range_name(first: int, last: int) -> str:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headwatch.sinks.files import write_json, write_parquet
+from headwatch.sinks.files import write_json, write_parquet, write_whole
 from headwatch.sinks.lock import RunLock
-from headwatch.sinks.parts import Part, list_parts, part_name, range_name
+from headwatch.sinks.parts import Part, list_parts, part_name, range_name, step_of
 from headwatch.snapshot import Snapshot
 
 COMPACT_ABOVE = 500  # parts of one kind; below, single files do no harm
@@ -86,6 +86,10 @@ class RunStore:
             self.write_table(f"{name}_tokens", snapshot.step, snapshot.tokens)
         if snapshot.summary:
             self.write_table(f"{name}_summary", snapshot.step, snapshot.summary_table())
+        for ending, write in snapshot.attachments.items():
+            folder, _, extension = ending.partition(".")
+            target = self.path / f"{name}_{folder}" / part_name(snapshot.step, extension)
+            write_whole(target, self._scratch, write)
         self.write_table(name, snapshot.step, snapshot.heads)
         if any(self.info.get(key) != value for key, value in snapshot.info.items()):
             self.update(**snapshot.info)
@@ -119,14 +123,16 @@ class RunStore:
         late = [(kind, part) for kind in self._kinds() for part in list_parts(self.path / kind) if part.last > step]
         for kind, part in late:
             self._supersede(kind, part, step)
+        for path in self.path.glob("*_weights/step=*"):
+            if step_of(path) > step:
+                self._set_aside(path)
         return len(late)
 
     def _supersede(self, kind: str, part: Part, step: int) -> None:
-        target = _free_name(self.path / "superseded" / kind / part.path.name)
         if part.first > step:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            part.path.rename(target)
+            self._set_aside(part.path)
             return
+        target = _free_name(self.path / "superseded" / kind / part.path.name)
         table = pq.read_table(part.path)
         keep = pc.less_equal(table["step"], step)
         write_parquet(target, self._scratch, table.filter(pc.invert(keep)))
@@ -134,6 +140,11 @@ class RunStore:
         first, last = min(kept["step"].to_pylist()), max(kept["step"].to_pylist())
         write_parquet(part.path.with_name(range_name(first, last)), self._scratch, kept)
         part.path.unlink()
+
+    def _set_aside(self, path: Path) -> None:
+        target = _free_name(self.path / "superseded" / path.parent.name / path.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
 
     def compact(self, above: int = COMPACT_ABOVE) -> None:
         """Join the parts of every kind that has more than ``above`` into few, by step range."""
@@ -175,5 +186,5 @@ def _free_name(path: Path) -> Path:
     count = 0
     while path.exists():
         count += 1
-        path = path.with_name(f"{path.name.split('.')[0]}.{count}.parquet")
+        path = path.with_name(f"{path.name.split('.')[0]}.{count}{path.suffix}")
     return path
