@@ -136,7 +136,7 @@ class QKProfileMonitor(HeadMonitor):
         """The profile of every head of the map."""
         if self.save_weights and session.ranks.size > 1:
             raise ValueError(
-                f"save_weights=True: expected one process, found {session.ranks.size} ranks, of which each reads its share. "
+                f"save_weights=True: expected one process, found {session.ranks.size} ranks that each read a share. "
                 "Save checkpoints and run `headwatch replay --save-weights` on them."
             )
         parameters = partial(named_parameters, pl_module)
