@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from headwatch.heads.headmap import HeadMap
-from headwatch.marginal.columns import Block
+from headwatch.marginal.record import Block
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.calling import ProbeFn, model_call
 from headwatch.probe.capture import capture

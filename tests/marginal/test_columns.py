@@ -251,3 +251,12 @@ def test_shapes_that_do_not_fit_are_named(q, k, found):
 def test_a_mask_that_does_not_fit_is_named(qk):
     with pytest.raises(ValueError, match=r"found \(3, 3\)"):
         column_statistics(*qk, scale=1.0, mask=torch.ones(3, 3, dtype=torch.bool))
+
+
+def test_scores_with_pairs_hidden_by_a_moderate_constant(qk):
+    q, k = qk
+    visible = (window() & packed()).expand(B, H, T, T)
+    A, scores = brute.attention(q.numpy(), k.numpy(), 0.7, visible.numpy())
+    received = (0.7 * q @ k.repeat_interleave(H // G, 1).transpose(-1, -2)) - 100.0 * ~visible
+    found = from_scores(received, visible=visible[:, :1], block=16)
+    compare(found, A, scores, visible.numpy(), ROWS, first_of_segments(*SEGMENTS))

@@ -12,9 +12,10 @@ from headwatch.marginal.agreement import (
     pearson,
     permuted_consistency,
 )
-from headwatch.marginal.columns import Marginals, column_statistics, from_scores, from_weights
+from headwatch.marginal.columns import column_statistics, from_scores, from_weights
 from headwatch.marginal.geometry import Geometry, geometry
 from headwatch.marginal.masks import Mask
+from headwatch.marginal.record import Marginals
 from headwatch.marginal.signatures import ignored_keys, signatures, token_signal
 from headwatch.marginal.tokens import swapped_token_agreement, token_agreement
 

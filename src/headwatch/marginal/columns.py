@@ -3,61 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from headwatch.marginal.geometry import Geometry, geometry, query_blocks
 from headwatch.marginal.masks import Mask, MaskChunk, visible_pairs
+from headwatch.marginal.record import Block, Marginals, Observer
 
-__all__ = ["Marginals", "column_statistics", "from_scores", "from_weights"]
+__all__ = ["column_statistics", "from_scores", "from_weights"]
 
 _HIDDEN = -1e30  # finite, so that 0 · score is 0 in the entropy
 _ELEMENTS = {"cpu": 1 << 18}  # pairs in one block: the cache on CPU, enough work per kernel elsewhere
 _ELEMENTS_ELSEWHERE = 1 << 26
 
-Observer = Callable[["Block", Tensor], None]
-_Product = Callable[["Block"], Tensor]
-
-
-@dataclass(frozen=True)
-class Marginals:
-    """Attention with the query axis reduced.
-
-    Attributes:
-        mass: m(k) = Σ_q A[q,k] over the counted queries, shape (B, H, S).
-        peak: x(k) = max_q A[q,k], shape (B, H, S).
-        row_entropy: mean over the counted queries of the entropy of A[q,·] in nats, shape (B, H).
-        max_logit: largest score before softmax, shape (B, H); NaN where only weights were seen.
-        geometry: what the mask alone says.
-    """
-
-    mass: Tensor
-    peak: Tensor
-    row_entropy: Tensor
-    max_logit: Tensor
-    geometry: Geometry
-
-    @property
-    def lift(self) -> Tensor:
-        """λ(k) = m(k)/u(k), shape (B, H, S); NaN for a key that no counted query sees."""
-        return self.mass / torch.where(self.geometry.seen_by > 0, self.geometry.uniform, torch.nan)
-
-    @property
-    def mean(self) -> Tensor:
-        """m(k)/|Q_k|, shape (B, H, S)."""
-        return self.mass / torch.where(self.geometry.seen_by > 0, self.geometry.seen_by, torch.nan)
-
-
-@dataclass(frozen=True)
-class Block:
-    """One block of the computation: which documents, heads, queries and keys."""
-
-    documents: slice
-    heads: slice
-    queries: slice
-    keys: slice
+_Product = Callable[[Block], Tensor]
 
 
 @torch.no_grad()

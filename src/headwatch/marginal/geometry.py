@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwatch.marginal.masks import Mask
+from headwatch.marginal.masks import Mask, double
 
 __all__ = ["Geometry", "geometry", "query_blocks"]
 
@@ -125,7 +125,7 @@ def _columns(mask: Mask, counted: Tensor, shares: Tensor) -> tuple[Tensor, Tenso
     if mask.is_plain and not mask.is_causal:
         total = weights.sum(-1, keepdim=True).expand(*weights.shape[:-1], mask.S)
     elif mask.is_plain:
-        total = weights.flip(-1).cumsum(-1, dtype=torch.float64).flip(-1).to(weights.dtype)
+        total = double(weights.flip(-1)).cumsum(-1).flip(-1).to(weights)
         total = torch.nn.functional.pad(total, (0, max(0, mask.S - mask.T)))[..., : mask.S]
     else:
         total = torch.zeros((), device=counted.device)

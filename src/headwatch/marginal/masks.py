@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Mask", "MaskChunk"]
+__all__ = ["Mask", "MaskChunk", "double", "visible_pairs"]
 
 MaskChunk = Callable[[int, int], Tensor]
 
@@ -70,6 +70,11 @@ def visible_pairs(mask: Tensor) -> Tensor:
     tensor([ True,  True, False, False])
     """
     return mask if mask.dtype == torch.bool else mask > _HIDDEN
+
+
+def double(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on the CPU where the device has none (MPS)."""
+    return tensor.cpu().double() if tensor.device.type == "mps" else tensor.double()
 
 
 def _fits(mask: Tensor, T: int, S: int) -> bool:

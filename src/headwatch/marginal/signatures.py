@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwatch.marginal.columns import Marginals
+from headwatch.marginal.masks import double
+from headwatch.marginal.record import Marginals
 
 __all__ = ["ignored_keys", "signatures", "token_signal"]
 
@@ -48,29 +49,29 @@ def signatures(marginals: Marginals, ignored: Tensor | None = None) -> dict[str,
     """
     shape = marginals.mass.shape
     known = marginals.geometry
-    mass = marginals.mass.double()
-    uniform, seen_by = (t.double().expand(shape) for t in (known.uniform, known.seen_by))
-    ignored = (known.starts if ignored is None else ignored.to(mass.device)).expand(shape)
+    mass = double(marginals.mass)
+    uniform, seen_by = (double(t).expand(shape) for t in (known.uniform, known.seen_by))
+    ignored = (known.starts if ignored is None else ignored).to(mass.device).expand(shape)
     kept = (seen_by > 0) & ~ignored
-    n = known.n.double().expand(shape[:2])
+    n = double(known.n).expand(shape[:2])
     m_C, u_C = _normalised(mass, kept, n), _normalised(uniform, kept, n)
-    entropy = marginals.row_entropy.double()
+    entropy = double(marginals.row_entropy)
     information = _entropy(mass / n[..., None]) - entropy
-    uniform_information = _entropy(uniform / n[..., None]) - known.log_keys.double()
+    uniform_information = _entropy(uniform / n[..., None]) - double(known.log_keys)
     return {
         "n_eff": (-_divergence(m_C, u_C)).exp(),
         "c95": _cover(m_C, u_C),
-        "peak_mean": torch.where(kept, marginals.peak.double(), 0).sum(-1) / kept.sum(-1),
+        "peak_mean": torch.where(kept, double(marginals.peak), 0).sum(-1) / kept.sum(-1),
         "mutual_information": information - uniform_information,
         "sink_share": torch.where(ignored, mass, 0).sum(-1) / n,
         "row_entropy": torch.where(n > 0, entropy, torch.nan),
-        "max_logit": torch.where(n > 0, marginals.max_logit.double(), torch.nan),
+        "max_logit": torch.where(n > 0, double(marginals.max_logit), torch.nan),
     }
 
 
 def token_signal(marginals: Marginals) -> Tensor:
     """Mean over the heads of λ(k), float64, shape (B, S); NaN for padding."""
-    return marginals.lift.double().nanmean(1)
+    return double(marginals.lift).nanmean(1)
 
 
 def _normalised(mass: Tensor, kept: Tensor, n: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from headwatch.heads.headmap import HeadMap, LeftOut, Site
-from headwatch.marginal.columns import Marginals, Observer, column_statistics, from_scores
+from headwatch.marginal.columns import column_statistics, from_scores
 from headwatch.marginal.geometry import Geometry, geometry
 from headwatch.marginal.masks import Mask
+from headwatch.marginal.record import Marginals, Observer
 from headwatch.marginal.signatures import ignored_keys, signatures, token_signal
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.documents import ProbeBatch
