@@ -241,7 +241,9 @@ def whisper() -> Built:
     return Built(model, probe, named(), 4, "separate")
 
 
-def vision(cls: str, config: str, expected, sites: int = 2, size: int = 16, layout: str = "separate", **settings: object):
+def vision(
+    cls: str, config: str, expected, sites: int = 2, size: int = 16, layout: str = "separate", **settings: object
+):
     def build() -> Built:
         made = {"image_size": size, "patch_size": 8, "num_channels": 3, **settings}
         model = transformers_model(cls, config, **made)
@@ -257,7 +259,13 @@ def siglip() -> Built:
 
 
 def wav2vec2() -> Built:
-    settings = {**DEEP, "conv_dim": (16, 16), "conv_kernel": (4, 4), "conv_stride": (4, 4), "num_feat_extract_layers": 2}
+    settings = {
+        **DEEP,
+        "conv_dim": (16, 16),
+        "conv_kernel": (4, 4),
+        "conv_stride": (4, 4),
+        "num_feat_extract_layers": 2,
+    }
     more = {"num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "vocab_size": 60}
     model = transformers_model("Wav2Vec2Model", "Wav2Vec2Config", **settings, **more)
     return Built(model, on_noise(model, B, 200, name="input_values"), named(), 2, "separate")
@@ -489,9 +497,7 @@ def torchtune() -> Built:
     model = llama3(
         vocab_size=60, num_layers=2, num_heads=H, num_kv_heads=2, embed_dim=N, max_seq_len=32, intermediate_dim=64
     )
-    return Built(
-        model, [lambda s=s: model(tokens(s)) for s in (1, 2)], named(kv=2), 2, "separate", ("rope",), 2
-    )
+    return Built(model, [lambda s=s: model(tokens(s)) for s in (1, 2)], named(kv=2), 2, "separate", ("rope",), 2)
 
 
 def lora(base: Callable[[], Built], targets: list[str], merged: bool = False, fan: bool = False) -> Callable[[], Built]:
@@ -667,3 +673,30 @@ FAMILIES: dict[str, Callable[[], Built]] = {
     "peft LoRA gpt2": lora(GPT2, ["c_attn"], fan=True),
     "peft LoRA llama, merged": lora(LLAMA, ["q_proj", "k_proj"], merged=True),
 }  # fmt: skip
+
+
+def bridge(
+    cls: str, config: str, expected: Callable[[nn.Module], Weights], layout: str, kv: int, rope: bool, **settings
+):
+    """TransformerLens' bridge around a transformers model; it registers each module under two names."""
+
+    def build() -> Built:
+        pytest.importorskip("transformer_lens")
+        from transformer_lens.model_bridge.sources._bridge_builder import build_bridge_from_module
+
+        inner = transformers_model(cls, config, **{**IDS, **settings})
+        model = build_bridge_from_module(inner, architecture=cls, hf_config=inner.config)
+        flags = ("rope", "tied") if rope else ("tied",)
+        return Built(model, [lambda s=s: model(tokens(s)) for s in (1, 2)], expected, 2, layout, flags, kv)
+
+    return build
+
+
+FAMILIES["TransformerLens bridge, llama"] = bridge(
+    "LlamaForCausalLM", "LlamaConfig", named("q._original_component", "k._original_component", kv=2), "separate", 2, True,
+    **GROUPED,
+)  # fmt: skip
+FAMILIES["TransformerLens bridge, gpt2"] = bridge(
+    "GPT2LMHeadModel", "GPT2Config", thirds("qkv._original_component", transposed=True), "transposed fused-concat", H,
+    False, n_embd=N, n_head=H, n_layer=2,
+)  # fmt: skip

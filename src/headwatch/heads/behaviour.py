@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from headwatch.heads.describe import layout_of
 from headwatch.heads.examine import Examination
-from headwatch.heads.headmap import LeftOut, Projection, Rows, Site, Term
+from headwatch.heads.headmap import LeftOut, Projection, Site, Term
+from headwatch.heads.jacobian import Untraceable
+from headwatch.heads.reading import collect_part, stacked_rows, sum_of_products
+from headwatch.heads.recipe import Recipe
 from headwatch.heads.survey import Call, Key, Survey, run_survey
 from headwatch.heads.verdict import Verdict
 
@@ -57,9 +61,9 @@ def observe(
     for site in handed:
         own = next((module for module in groups if module == site.module or _calls(first, groups[module], site)), None)
         keys = groups.pop(own, [])  # type: ignore[arg-type]
-        _judge_handed(result, site, [(first.calls[key], second.calls.get(key)) for key in keys])
+        _judge_handed(result, site, [(first.calls[key], second.calls.get(key)) for key in keys], parameters)
     for module, keys in groups.items():
-        _judge(result, module, [(first.calls[key], second.calls.get(key)) for key in keys], given)
+        _judge(result, module, [(first.calls[key], second.calls.get(key)) for key in keys], given, parameters)
     for module, reason in {**first.refused, **second.refused}.items():
         result.left_out.append(LeftOut(module, reason))
         result.refused.append(module)
@@ -70,7 +74,12 @@ def _calls(survey: Survey, keys: Sequence[Key], site: Site) -> bool:
     return any(survey.calls[key].caller == site.module for key in keys)
 
 
-def _judge_handed(result: Behaviour, site: Site, calls: Sequence[tuple[Call, Call | None]]) -> None:
+def _judge_handed(
+    result: Behaviour,
+    site: Site,
+    calls: Sequence[tuple[Call, Call | None]],
+    parameters: Mapping[str, Tensor],
+) -> None:
     """Decide on a site from the user."""
     if not calls:
         return
@@ -85,7 +94,7 @@ def _judge_handed(result: Behaviour, site: Site, calls: Sequence[tuple[Call, Cal
         flags = (*site.flags, *(("rope_irregular",) if any(v is not None and v.diagonal for v in verdicts) else ()))
         result.proven.append(replace(site, status="proven", flags=flags, caller=calls[0][0].caller))
         return
-    whole = _site(site.module, [found])
+    whole = _site(site.module, [found], parameters)
     W_Q, W_K = (
         replace(seen, terms=own.terms, bias=own.bias or seen.bias)
         for seen, own in ((whole.W_Q, site.W_Q), (whole.W_K, site.W_K))
@@ -113,7 +122,13 @@ def _by_module(survey: Survey) -> dict[str, list[Key]]:
     return grouped
 
 
-def _judge(result: Behaviour, module: str, calls: Sequence[tuple[Call, Call | None]], given: Sequence[Site]) -> None:
+def _judge(
+    result: Behaviour,
+    module: str,
+    calls: Sequence[tuple[Call, Call | None]],
+    given: Sequence[Site],
+    parameters: Mapping[str, Tensor],
+) -> None:
     """Decide on all calls that one module makes."""
     crossed = [first for first, _ in calls if first.is_cross]
     calls = [pair for pair in calls if not pair[0].is_cross]
@@ -123,8 +138,11 @@ def _judge(result: Behaviour, module: str, calls: Sequence[tuple[Call, Call | No
         return
     reasons = [reason for first, second in calls if (reason := _doubt(first, second))]
     if not reasons:
-        result.proven.append(_site(module, [first.found for first, _ in calls if first.found]))
-        return
+        try:
+            result.proven.append(_site(module, [first.found for first, _ in calls if first.found], parameters))
+            return
+        except ValueError as reason:
+            reasons = [str(reason)]
     site = _given(calls, given)
     if site is not None:
         result.proven.append(site)
@@ -156,14 +174,21 @@ def _given(calls: Sequence[tuple[Call, Call | None]], given: Sequence[Site]) -> 
     return None
 
 
-def _site(module: str, found: list[Examination]) -> Site:
-    """The site of one module; several calls with rows of their own are heads of one site."""
+def _site(module: str, found: list[Examination], parameters: Mapping[str, Tensor]) -> Site:
+    """The site of one module; several calls with rows of their own are heads of one site.
+
+    Raises:
+        Untraceable: the calls cannot be told as one sum of products.
+    """
     distinct = list({_signature(each): each for each in found}.values())
     first = distinct[0]
-    W_Q = _joined([each.query.projection for each in distinct])
-    W_K = _joined([each.key.projection for each in distinct])
+    W_Q = _joined([each.query.projection for each in distinct], parameters)
+    W_K = _joined([each.key.projection for each in distinct], parameters)
     n_kv_heads = [each.key.n_heads for each in distinct]
     starts = np.cumsum([0, *n_kv_heads])
+    if len(distinct) > 1:
+        _check_joined(W_Q, [each.query for each in distinct], parameters)
+        _check_joined(W_K, [each.key for each in distinct], parameters)
     kv_head = tuple(int(starts[i]) + kv for i, each in enumerate(distinct) for kv in each.kv_head)
     return Site(
         layer=-1,
@@ -190,20 +215,38 @@ def _signature(found: Examination) -> tuple[object, ...]:
     return tuple((each.parameter, each.index.tobytes()) for each in rows if each.index is not None)
 
 
-def _joined(projections: Sequence[Projection]) -> Projection:
+def _joined(projections: Sequence[Projection], parameters: Mapping[str, Tensor]) -> Projection:
     """One projection whose heads are those of all, one after the other."""
     if len(projections) == 1:
         return projections[0]
+    shapes = {(len(each.terms), each.bias is None, each.gain is None, each.centred) for each in projections}
+    if len(shapes) > 1 or any(len(term.rows) > 1 for each in projections for term in each.terms):
+        raise Untraceable("several attention calls of one module with projections of different kinds")
     terms = tuple(
-        replace(same[0], rows=(_stacked([term.rows[0] for term in same]), *same[0].rows[1:]))
+        replace(same[0], rows=(stacked_rows([term.rows[0] for term in same], parameters),))
         for same in zip(*(each.terms for each in projections), strict=True)
     )
     biases = [each.bias for each in projections if each.bias is not None]
-    return replace(projections[0], terms=terms, bias=_stacked(biases) if biases else None)
+    gains = {None if each.gain is None else (each.gain.parameter, each.gain.more) for each in projections}
+    if gains != {None}:
+        raise Untraceable("several attention calls of one module with a QK-norm")
+    return replace(projections[0], terms=terms, bias=stacked_rows(biases, parameters) if biases else None)
 
 
-def _stacked(rows: Sequence[Rows]) -> Rows:
-    return replace(rows[0], index=np.concatenate([each.index for each in rows if each.index is not None]))
+def _check_joined(whole: Projection, recipes: Sequence[Recipe], parameters: Mapping[str, Tensor]) -> None:
+    """What is stored must be what was proven.
+
+    Raises:
+        Untraceable: the joined projection reads other rows than the proven ones.
+    """
+    starts = np.cumsum([0, *(recipe.n_heads for recipe in recipes)])
+    for start, recipe in zip(starts, recipes, strict=False):
+        heads = [int(start) + head for head in range(recipe.n_heads)]
+        stored = sum_of_products(whole, collect_part(whole, heads, int(starts[-1]), parameters))
+        own = recipe.projection
+        proven = sum_of_products(own, collect_part(own, list(range(recipe.n_heads)), recipe.n_heads, parameters))
+        if not torch.equal(stored, proven):
+            raise Untraceable("several attention calls of one module whose rows cannot be joined")
 
 
 def _flags(found: Examination, W_Q: Projection, W_K: Projection) -> tuple[str, ...]:

@@ -36,13 +36,14 @@ def prove_by_value(site: Site, tracer: Tracer, call: AttentionCall, parameters: 
         return None
     best: Verdict | None = None
     tried: list[str] = []
-    for name, evidence in _orders(call, x):
+    tolerance = score_tolerance(call.q, call.k, cuts[0].leaf, cuts[1].leaf)
+    for name, evidence in _orders(call, x, tolerance):
         for diagonal in (False, True):
             used, predicted = scores(evidence, *pair, None, parameters, diagonal=diagonal)
             factor = (used * predicted).sum() / predicted.square().sum().clamp(min=1e-300)
             errors = score_errors(used, predicted * factor)
             tried.append(f"{'each token with itself' if diagonal else 'all pairs'}, tokens {name}")
-            verdict = Verdict(errors, score_tolerance(call.q.dtype), (), by_value=True, diagonal=diagonal)
+            verdict = Verdict(errors, evidence.tolerance, (), by_value=True, diagonal=diagonal)
             if verdict.holds:
                 return replace(verdict, tried=tuple(tried))
             best = verdict if best is None or errors.max() < best.errors.max() else best
@@ -69,7 +70,7 @@ def _cut(tracer: Tracer, projection: Projection) -> Cut | None:
     )
 
 
-def _orders(call: AttentionCall, x: Tensor) -> Iterator[tuple[str, Evidence]]:
+def _orders(call: AttentionCall, x: Tensor, tolerance: float) -> Iterator[tuple[str, Evidence]]:
     B, _, T, _ = call.q.shape
     if call.k.shape[2] != T or len(x) != B * T:
         return
@@ -77,4 +78,4 @@ def _orders(call: AttentionCall, x: Tensor) -> Iterator[tuple[str, Evidence]]:
         ("by document", np.arange(B * T).reshape(B, T)),
         ("by position", np.arange(B * T).reshape(T, B).T),
     ):
-        yield name, Evidence(call.q.detach(), call.k.detach(), x, rows, rows)
+        yield name, Evidence(call.q.detach(), call.k.detach(), x, rows, rows, tolerance)

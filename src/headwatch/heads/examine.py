@@ -11,7 +11,7 @@ from headwatch.heads.assemble import kept_places, make_recipe
 from headwatch.heads.headmap import Gain, Rope
 from headwatch.heads.jacobian import Layout, Untraceable
 from headwatch.heads.norms import fit_norm
-from headwatch.heads.proof import Evidence
+from headwatch.heads.proof import Evidence, score_tolerance
 from headwatch.heads.recipe import Recipe
 from headwatch.heads.resolve import Trail, follow, tolerance_of
 from headwatch.heads.roots import Paths
@@ -102,7 +102,7 @@ def _rope(q: Trail, k: Trail, call: AttentionCall) -> tuple[Rope | None, bool]:
         raise Untraceable("only one of query and key rotates with the position")
     if q.rotation is None or k.rotation is None:
         return None, False
-    tolerance = max(1e-3, 2 * tolerance_of(call.q.dtype))
+    tolerance = max(1e-3, 2 * tolerance_of(call.q, *(cut.leaf for cut in (*q.rows, *k.rows))))
     rope = fit_rope(q.rotation, call.q.shape[2], tolerance)
     if rope is None or not turns_alike(k.rotation, rope, call.k.shape[2], tolerance):
         return None, True
@@ -134,7 +134,7 @@ def _norm_in_front(tracer: Tracer, entry: Cut) -> Gain | None:
     if not bool((cuts[0].leaf.reshape(-1) == x.reshape(-1)).all()):
         return None
     try:
-        formula = fit_norm(cuts[0], tolerance_of(x.dtype))
+        formula = fit_norm(cuts[0], tolerance_of(x, cuts[0].leaf))
     except Untraceable:
         return None
     return None if formula.gain is None else Gain(formula.gain, offset=formula.offset)
@@ -145,4 +145,7 @@ def _evidence(call: AttentionCall, q: Trail, k: Trail, paths: Paths) -> Evidence
         known = [rows for cut, rows in trail.rows.items() if cut in _cuts(trail)]
         return np.max(known, axis=0).reshape(x.shape[0], x.shape[2])
 
-    return Evidence(call.q.detach(), call.k.detach(), paths.root, rows(q, call.q), rows(k, call.k))
+    used = [call.q, call.k, *(cut.leaf for cut in (*q.rows, *k.rows))]
+    return Evidence(
+        call.q.detach(), call.k.detach(), paths.root, rows(q, call.q), rows(k, call.k), score_tolerance(*used)
+    )

@@ -27,6 +27,7 @@ class Evidence:
         q, k: as used, shapes ``(B, H, T, n)`` and ``(B, Hk, S, n)``, without graph.
         x: input that both projections share, shape ``(rows, N)``.
         q_rows, k_rows: row of x of every token, shapes ``(B, T)`` and ``(B, S)``; −1 where there is none.
+        tolerance: largest error of a score that rounding explains.
     """
 
     q: Tensor
@@ -34,11 +35,15 @@ class Evidence:
     x: Tensor
     q_rows: np.ndarray
     k_rows: np.ndarray
+    tolerance: float
 
 
-def score_tolerance(dtype: torch.dtype) -> float:
-    """Largest |predicted − used| / max |used| of q·k that rounding explains: 1e-4 in float32, 3e-2 in bfloat16."""
-    return _TOLERANCE.get(dtype, 3e-2)
+def score_tolerance(*tensors: Tensor) -> float:
+    """Largest |predicted − used| / max |used| of q·k that rounding to the coarsest of these dtypes explains.
+
+    1e-4 in float32, 3e-2 in bfloat16.
+    """
+    return max(_TOLERANCE.get(tensor.dtype, 3e-2) for tensor in tensors)
 
 
 @torch.no_grad()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from headwatch.forms import Factors
 from headwatch.heads.headmap import FLAT, IDENTITY, Gain, Projection, Rows, Site
 from headwatch.heads.rotation import rotate
 
-__all__ = ["CopiedFactors", "copy_factors", "read_factors"]
+__all__ = ["CopiedFactors", "collect_part", "copy_factors", "read_factors", "stacked_rows", "sum_of_products"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class CopiedFactors:
         return Factors(W_K=W_K.index_select(0, key_rows), W_Q=W_Q)
 
     def _matrix(self, projection: Projection, part: Part, bias: bool, norm_gain: bool, qk_gain: bool) -> Tensor:
-        matrix = _sum_of_products(projection, part)
+        matrix = sum_of_products(projection, part)
         if norm_gain and self.norm is not None:
             matrix = matrix * _wide(self.norm)
         if bias:
@@ -159,6 +159,26 @@ def _as_matrix(rows: Rows, parameters: Mapping[str, Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def stacked_rows(rows: Sequence[Rows], parameters: Mapping[str, Tensor]) -> Rows:
+    """Rows of several weights as rows of these laid under one another.
+
+    Raises:
+        ValueError: the weights are kept in different layouts.
+    """
+    if len({each.pattern for each in rows}) > 1:
+        raise ValueError("expected rows of weights in one layout, found: " + ", ".join(each.pattern for each in rows))
+    if len({(each.parameter, each.more) for each in rows}) == 1:
+        return replace(rows[0], index=np.concatenate([_index(each, parameters) for each in rows]))
+    starts = np.cumsum([0, *(len(_as_matrix(each, parameters)) for each in rows)])
+    index = np.concatenate([start + _index(each, parameters) for start, each in zip(starts, rows, strict=False)])
+    names = [name for each in rows for name in (each.parameter, *each.more)]
+    return Rows(names[0], rows[0].pattern, index, tuple(names[1:]))
+
+
+def _index(rows: Rows, parameters: Mapping[str, Tensor]) -> np.ndarray:
+    return rows.index if rows.index is not None else np.arange(len(_as_matrix(rows, parameters)))[None]
+
+
 def _matrix(tensor: Tensor, pattern: str) -> Tensor:
     if tensor.dim() == 1 or pattern == FLAT:
         return tensor.reshape(-1, 1)
@@ -191,7 +211,7 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
-def _sum_of_products(projection: Projection, part: Part) -> Tensor:
+def sum_of_products(projection: Projection, part: Part) -> Tensor:
     """Σ scale · first @ diag(gain) @ second, shape ``(heads, n, N)``; sums and products are taken in float64."""
     simple = len(part.terms) == 1 and len(part.terms[0]) == 1
     total: Tensor | None = None

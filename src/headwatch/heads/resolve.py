@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,9 +19,9 @@ __all__ = ["Channel", "Link", "Shift", "Trail", "follow", "tolerance_of"]
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
-def tolerance_of(dtype: torch.dtype) -> float:
-    """Relative error that a dtype's rounding may cause in a few operations."""
-    return _TOLERANCE.get(dtype, 4e-2)
+def tolerance_of(*tensors: Tensor) -> float:
+    """Relative error that rounding to the coarsest of the tensors' dtypes may cause in a few operations."""
+    return max(_TOLERANCE.get(tensor.dtype, 4e-2) for tensor in tensors)
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail
     Raises:
         Untraceable: something on the way is no projection, norm, sum, scale, rotation or view.
     """
-    tolerance = tolerance_of(tensor.dtype)
     cuts = tracer.cuts_behind(tensor)
     if not cuts:
         raise Untraceable("no projection by a weight of the model was seen before the attention call")
     leaves = [cut.leaf for cut in cuts]
+    tolerance = tolerance_of(tensor, *leaves)
     maps = token_maps(tensor, layout, leaves)
     channel_of = [_channel_of(cut, tokens) for cut, tokens in zip(cuts, maps, strict=True)]
     selection = select(lambda plan: read(tensor, layout, leaves, maps, plan), channel_of, layout, length, tolerance)
@@ -104,8 +104,9 @@ def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail
         if cut.kind != "linear" and any(s.cut == i for sources in selection.sources for s in sources)
     }
     formulas = {cut: fit_norm(cut, tolerance) for i, cut in enumerate(cuts) if i in inner and cut.kind == "norm"}
+    merged = _merge_gains(cuts, inner, formulas)
     places = [_place_of(each, tokens) for each, tokens in zip(channel_of, maps, strict=True)]
-    channels = [_channel(sources, cuts, inner, places) for sources in selection.sources]
+    channels = [_channel(sources, cuts, inner, places, merged) for sources in selection.sources]
     rows = {cut: _rows(cut, tokens, layout) for cut, tokens in zip(cuts, maps, strict=True) if cut.kind == "linear"}
     for trail in inner.values():
         rows.update(trail.rows)
@@ -143,12 +144,16 @@ def _place_of(channel_of: np.ndarray, tokens: np.ndarray) -> dict[int, int]:
 
 
 def _channel(
-    sources: Sequence[Source], cuts: list[Cut], inner: dict[int, Trail], places: list[dict[int, int]]
+    sources: Sequence[Source],
+    cuts: list[Cut],
+    inner: dict[int, Trail],
+    places: list[dict[int, int]],
+    merged: dict[int, Cut],
 ) -> Channel:
     """Join the sources of one coordinate.
 
     Raises:
-        Untraceable: several norms are summed, or a norm follows a norm.
+        Untraceable: several norms are summed, or a parameter is added after a norm.
     """
     links: list[Link] = []
     shifts: list[Shift] = []
@@ -160,11 +165,9 @@ def _channel(
         under = inner[source.cut].channels[source.channel]
         place = places[source.cut][source.channel]
         if cut.kind == "norm":
-            if len(sources) > 1 or under.norm is not None:
-                raise Untraceable(
-                    f"{cut.module}: a sum of norms, or a norm of a norm, between projection and attention"
-                )
-            return Channel(under.links, under.shifts, cut, place, source.factor)
+            if len(sources) > 1:
+                raise Untraceable(f"{cut.module}: a sum of norms between projection and attention")
+            return Channel(under.links, under.shifts, merged[source.cut], place, source.factor * _inner(under))
         if under.norm is not None:
             raise Untraceable(f"{cut.module}: a parameter is added after a norm")
         name, parameter = next(iter(cut.tensors.items()))
@@ -173,6 +176,32 @@ def _channel(
         shifts += [Shift(s.parameter, s.place, s.factor * source.factor) for s in under.shifts]
         shifts.append(Shift(name, index, source.factor))
     return Channel(tuple(links), tuple(shifts))
+
+
+def _inner(under: Channel) -> float:
+    return under.factor if under.norm is not None else 1.0
+
+
+def _merge_gains(cuts: list[Cut], inner: dict[int, Trail], formulas: dict[Cut, NormFormula]) -> dict[int, Cut]:
+    """Norms as one step each: a gain that follows a norm without gains is that norm's own.
+
+    Raises:
+        Untraceable: a norm follows a norm.
+    """
+    merged: dict[int, Cut] = {}
+    for i, cut in ((i, cuts[i]) for i in inner if cuts[i].kind == "norm"):
+        below = {channel.norm for channel in inner[i].channels}
+        merged[i] = cut
+        if below == {None}:
+            continue
+        first = next(iter(below))
+        under = inner[i].formulas.get(first) if first is not None and len(below) == 1 else None
+        if under is None or under.gain or under.bias or formulas[cut].kind != "gain":
+            raise Untraceable(f"{cut.module}: a norm of a norm between projection and attention")
+        merged[i] = replace(cut)
+        outer = formulas[cut]
+        formulas[merged[i]] = replace(under, gain=outer.gain, offset=outer.offset, bias=outer.bias)
+    return merged
 
 
 def _rows(cut: Cut, tokens: np.ndarray, layout: Layout) -> np.ndarray:

@@ -11,7 +11,7 @@ from headwatch.heads.byvalue import prove_by_value
 from headwatch.heads.examine import Examination, examine
 from headwatch.heads.headmap import Projection, Site
 from headwatch.heads.jacobian import Untraceable
-from headwatch.heads.proof import Evidence, score_errors, score_tolerance, scores
+from headwatch.heads.proof import Evidence, score_errors, scores
 from headwatch.heads.recipe import Recipe
 from headwatch.heads.roots import CrossAttention
 from headwatch.heads.trace import Tracer
@@ -113,7 +113,7 @@ def prove(found: Examination, evidence: Evidence, parameters: Mapping[str, Tenso
     tried = (
         "scores of each token with itself (positions are irregular)" if diagonal else "scores of all pairs of tokens"
     )
-    return Verdict(score_errors(used, predicted), score_tolerance(evidence.q.dtype), (tried,), diagonal=diagonal)
+    return Verdict(score_errors(used, predicted), evidence.tolerance, (tried,), diagonal=diagonal)
 
 
 def _verdicts(

@@ -22,14 +22,19 @@ from headwatch.heads.names import LiveParameters
 from headwatch.heads.weights import ParameterIndex
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.capture import Capture
-from headwatch.probe.functions import SOFTMAX, bound, flex_operator
+from headwatch.probe.functions import SOFTMAX, bound, flex_operator, is_flash
 from headwatch.probe.scores import name_of
 from headwatch.probe.stack import Frame
 
 __all__ = ["Cut", "Tracer"]
 
 _CASTS = frozenset({"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "detach"})
-_NORMS = {F.layer_norm: ("input", "shape", "weight", "bias", "eps"), F.rms_norm: ("input", "shape", "weight", "eps")}
+_NORMS = {
+    F.layer_norm: ("input", "shape", "weight", "bias", "eps"),
+    F.rms_norm: ("input", "shape", "weight", "eps"),
+    F.normalize: ("input", "p", "dim", "eps"),
+}
+_FACTORS = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "div", "div_", "__truediv__", "__itruediv__"})
 _SHIFTS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _LEAVES_TORCH = frozenset({"numpy", "__array__", "__dlpack__", "tolist", "item"})
 _ASKED = {  # the model must not notice that it is recorded
@@ -121,10 +126,11 @@ class Tracer(Capture):
         linear = recognise(name, args, kwargs, self.index, self.stack.owner)
         if linear is not None:
             return self._cut("linear", _plain(func, args, kwargs), linear.x, linear=linear)
-        if func in _NORMS:
-            return self._functional_norm(bound(_NORMS[func], args, kwargs), _plain(func, args, kwargs))
+        inside = bool(self.stack.frames) and _is_pointwise(self.stack.frames[-1].module)  # cut as a whole at its end
+        if not inside and func in _NORMS and _over_last(named := bound(_NORMS[func], args, kwargs)):
+            return self._functional_norm(named, _plain(func, args, kwargs))
         live = any(self._is_live(each) for each in _tensors(args, kwargs))
-        if not live or func in SOFTMAX or func in (F.scaled_dot_product_attention, flex_operator()):
+        if not live or func in SOFTMAX or func in (F.scaled_dot_product_attention, flex_operator()) or is_flash(func):
             out = _plain(func, args, kwargs)
             self._note_cast(name, args, out)
             return out
@@ -132,7 +138,9 @@ class Tracer(Capture):
             return _plain(func, args, kwargs)
         if name == "__get__" and func in _ASKED:
             return _ASKED[func]
-        if name in _SHIFTS and (shift := self._shift(name, args, kwargs)) is not None:
+        if not inside and name in _FACTORS and (factor := self._factor(name, args)) is not None:
+            return self._cut("norm", _plain(func, args, kwargs), factor[0], tensors=factor[1])
+        if not inside and name in _SHIFTS and (shift := self._shift(name, args, kwargs)) is not None:
             return self._cut("shift", _plain(func, args, kwargs), shift[0], tensors=shift[1])
         return self._recorded(func, name, args, kwargs)
 
@@ -184,6 +192,20 @@ class Tracer(Capture):
         known = (float(eps),) if eps is not None else (torch.finfo(named["input"].dtype).eps,)
         return self._cut("norm", out, named["input"], tensors=tensors, eps=known)
 
+    def _factor(self, name: str, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor]] | None:
+        """(what came in, parameters) of an activation times a factor per token (a norm in python) or a gain."""
+        if len(args) != 2 or not all(isinstance(each, Tensor) for each in args):
+            return None
+        source, other = args if self._is_live(args[0]) and args[0].shape[-1:] != (1,) else args[::-1]
+        if not self._is_live(source) or source.shape[-1:] == (1,) or (source is not args[0] and "div" in name):
+            return None
+        if self._is_live(other):
+            return (source, {}) if other.shape[-1] == 1 and other.dim() == source.dim() else None
+        found = self.index.find(other, self.stack.owner) if other.numel() > 1 and "div" not in name else None
+        if found is None or found[1].shape != other.shape or not _broadcasts(other, source):
+            return None
+        return source, {found[0]: found[1]}
+
     def _shift(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[Tensor, dict[str, Tensor]] | None:
@@ -222,6 +244,14 @@ def _plain(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     return func(*given[0], **given[1])
 
 
+def _over_last(named: Mapping[str, Any]) -> bool:
+    """Whether a functional norm works on the last dimension; ``F.normalize`` has a dimension and a power to choose."""
+    shape, x = named.get("shape"), named["input"]
+    if shape is not None:
+        return len(shape) == 1
+    return named.get("p", 2.0) == 2.0 and named.get("dim", 1) in (-1, x.dim() - 1)
+
+
 def _tensors(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
     return (each for each in tree_iter((args, dict(kwargs))) if isinstance(each, Tensor))
 
@@ -247,8 +277,8 @@ def _broadcasts(parameter: Tensor, tensor: Tensor) -> bool:
 
 
 def _is_pointwise(module: nn.Module) -> bool:
-    """A module without children that keeps gains at most: a norm, by all that its shape tells."""
+    """A module without children that is named a norm, or keeps vectors only: a norm or gain, by all that can be seen."""
     if any(True for _ in module.children()):
         return False
     kept = [parameter for parameter in module._parameters.values() if parameter is not None]
-    return bool(kept) or "norm" in type(module).__name__.lower()
+    return "norm" in type(module).__name__.lower() or (bool(kept) and all(each.dim() <= 1 for each in kept))

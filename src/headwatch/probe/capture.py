@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
@@ -16,11 +17,14 @@ from headwatch.heads.headmap import LeftOut
 from headwatch.probe.call import AttentionCall, fold_heads
 from headwatch.probe.flex import flex_rows, flex_softcap
 from headwatch.probe.functions import (
+    FLASH_ARGUMENTS,
+    FLASH_PLAIN,
     FLEX_ARGUMENTS,
     SDPA_ARGUMENTS,
     SOFTMAX,
     bound,
     flex_operator,
+    is_flash,
     mha_heads,
     reentrant_mha,
     softmax_arguments,
@@ -30,6 +34,12 @@ from headwatch.probe.scores import HIDDEN, Scores
 from headwatch.probe.stack import ModuleStack
 
 __all__ = ["Capture", "capture"]
+
+# what torch says about hooks on compiled modules, and about flex_attention that is not compiled: both are meant here
+_EXPECTED = (
+    r"Using `torch\.compile\(module\)` when there are global hooks",
+    "flex_attention called without torch.compile",
+)
 
 Handler = Callable[[AttentionCall], None]
 Kind = Literal["sdpa", "mha", "flex", "eager"]
@@ -58,6 +68,9 @@ def installed(mode: Capture) -> Iterator[Capture]:
     """A capture at work."""
     fastpath = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        for message in _EXPECTED:
+            warnings.filterwarnings("ignore", message=message)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
         torch.backends.mha.set_fastpath_enabled(False)
         stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -97,6 +110,8 @@ class Capture(TorchFunctionMode):
             self._sdpa(bound(SDPA_ARGUMENTS, args, kwargs))
         elif func is flex_operator():
             self._flex(bound(FLEX_ARGUMENTS, args, kwargs))
+        elif is_flash(func):
+            self._flash(bound(FLASH_ARGUMENTS, args, kwargs))
         elif func in SOFTMAX:
             return self._softmax(func, args, kwargs)
         out = self.run(func, args, kwargs)
@@ -158,7 +173,8 @@ class Capture(TorchFunctionMode):
         self._products[self.stack.owner] = [t for t in self._products.get(self.stack.owner, []) if t.q is not tag.q]
         flat, flat_weights = tag.canonical(scores), tag.canonical(weights)
         q, k = fold_heads(tag.q, tag.k, self._documents(tag.q, flat))
-        shape = (*q.shape[:3], k.shape[2])
+        S = k.shape[2]
+        shape = (*q.shape[:3], S + tag.extra)
         hidden = flat <= HIDDEN
         if tag.hidden is not None:
             hidden = hidden | tag.canonical(tag.hidden)
@@ -168,9 +184,30 @@ class Capture(TorchFunctionMode):
             k=k,
             scale=tag.total_scale,
             softcap=tag.softcap,
-            mask=~hidden.reshape(shape) if bool(hidden.any()) else None,
-            scores=flat.reshape(shape),
-            weights=flat_weights.reshape(shape),
+            mask=~hidden.reshape(shape)[..., :S] if bool(hidden.any()) else None,
+            scores=flat.reshape(shape)[..., :S],
+            weights=flat_weights.reshape(shape)[..., :S],
+            complete=tag.extra == 0,
+        )
+
+    def _flash(self, named: Mapping[str, Any]) -> None:
+        """The operator of the flash-attn package: documents, tokens, heads."""
+        q, k = (named[name].transpose(1, 2) for name in ("q", "k"))
+        if q.dim() != 4:
+            self._refuse("flash-attn on packed sequences of unequal length")
+            return
+        plain = all(named.get(name) in expected for name, expected in FLASH_PLAIN.items())
+        if not plain:
+            self._refuse("flash-attn with a window or ALiBi slopes: its mask cannot be rebuilt")
+        scale = named.get("softmax_scale")
+        self._call(
+            "sdpa",
+            q=q,
+            k=k,
+            scale=q.shape[-1] ** -0.5 if scale is None else float(scale),
+            is_causal=bool(named.get("causal", False)),
+            softcap=named.get("softcap") or None,
+            complete=plain,
         )
 
     def _documents(self, q: Tensor, scores: Tensor | None = None) -> int | None:

@@ -11,10 +11,15 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-__all__ = ["SDPA_ARGUMENTS", "SOFTMAX", "bound", "flex_operator", "reentrant_mha"]
+__all__ = ["SDPA_ARGUMENTS", "SOFTMAX", "bound", "flex_operator", "is_flash", "reentrant_mha"]
 
 SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 FLEX_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale")
+FLASH_ARGUMENTS = (
+    *("q", "k", "v", "dropout_p", "softmax_scale", "causal", "window_size_left", "window_size_right"),
+    *("softcap", "alibi_slopes"),
+)
+FLASH_PLAIN = {"window_size_left": (None, -1), "window_size_right": (None, -1, 0), "alibi_slopes": (None,)}
 SOFTMAX = frozenset({F.softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax})
 
 
@@ -33,6 +38,14 @@ def softmax_arguments(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple
 def flex_operator() -> object | None:
     """The higher-order operator beneath flex_attention; None where this torch has none."""
     return getattr(torch.ops.higher_order, "flex_attention", None)
+
+
+def is_flash(func: object) -> bool:
+    """Whether a function is the forward operator of the flash-attn package (a torch custom operator since 2.7)."""
+    if not isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return False
+    name = str(func)
+    return name.startswith("flash_attn") and "forward" in name and "varlen" not in name
 
 
 @cache

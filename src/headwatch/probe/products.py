@@ -25,6 +25,7 @@ class ScoreTag:
         scale: factor of q·k so far; inside the tanh once one was seen.
         outer: factor after a tanh, None before.
         hidden: where a two-valued additive mask hides a pair, broadcast as the scores were then.
+        extra: columns appended behind the keys (a learned sink, as in gpt-oss).
         ops: names of the functions between product and softmax.
         simple: False once something happened that scale, softcap and additions cannot tell.
     """
@@ -35,6 +36,7 @@ class ScoreTag:
     scale: float = 1.0
     outer: float | None = None
     hidden: Tensor | None = None
+    extra: int = 0
     ops: tuple[str, ...] = ()
     simple: bool = True
 

@@ -64,6 +64,9 @@ class Scores:
         return None
 
     def _carry(self, name: str, args: Args, kwargs: Kwargs, out: Tensor) -> None:
+        if name in ("cat", "concat", "concatenate"):
+            self._append(args, kwargs, out)
+            return
         operands = [*args, *kwargs.values()]
         place, tag = next(((i, t) for i, each in enumerate(operands) if (t := self.get(each)) is not None), (0, None))
         if tag is None:
@@ -74,6 +77,15 @@ class Scores:
             self._tags.pop(out, None)
         else:
             self._tags[out] = replace(carried, ops=(*tag.ops, name))
+
+    def _append(self, args: Args, kwargs: Kwargs, out: Tensor) -> None:
+        """Columns put behind the keys."""
+        parts = args[0] if args else kwargs.get("tensors", ())
+        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        tag = self.get(parts[0]) if parts else None
+        if tag is not None and tag.labels[dim] == "S" and not any(self.get(part) for part in parts[1:]):
+            extra = tag.extra + out.shape[dim] - parts[0].shape[dim]
+            self._tags[out] = replace(tag, extra=extra, hidden=None, ops=(*tag.ops, "cat"))
 
 
 def _carried(

@@ -1,0 +1,89 @@
+"""Home-made architectures that no rule was written for: proven where they are bilinear, refused by name where not."""
+
+from __future__ import annotations
+
+import heads_homemade as own
+import numpy as np
+import pytest
+import torch
+
+from headwatch.heads import NoAttentionError, find_heads, named_parameters, read_factors
+
+
+def probe(model, dtype=torch.float32, batch=4):
+    def run(seed):
+        return model(torch.randn(batch, 9, own.N, dtype=dtype, generator=torch.Generator().manual_seed(seed)))
+
+    return [lambda: run(1), lambda: run(2)]
+
+
+def forms(model, site):
+    factors = read_factors(site, named_parameters(model))
+    return factors.W_K.mT @ factors.W_Q
+
+
+@pytest.mark.parametrize("cls", [own.Odd, own.Differential, own.Shared])
+def test_bilinear_heads_are_proven(cls):
+    torch.manual_seed(0)
+    model = cls()
+    found = find_heads(model, probe=probe(model))
+
+    (site,) = found.sites
+    W_Q, W_K = model.expected()
+    assert site.status == "proven"
+    assert torch.equal(forms(model, site), W_K.mT @ W_Q)
+
+
+def test_norms_as_functions_give_the_numerator_and_tiled_key_heads_their_own_order():
+    torch.manual_seed(0)
+    model = own.OneByOne()
+    (site,) = find_heads(model, probe=probe(model, torch.float64)).sites
+
+    W_Q, W_K = model.expected()
+    assert site.flags == ("qk_norm",)
+    assert site.kv_head == (0, 1, 0, 1)
+    assert torch.equal(forms(model, site), W_K.mT @ W_Q)
+
+
+def test_partial_rotary_in_the_middle_of_a_head_is_measured():
+    torch.manual_seed(0)
+    model = own.Odd()
+    rope = find_heads(model, probe=probe(model)).sites[0].rope
+
+    assert (rope.pairing, rope.start, rope.stop) == ("interleaved", 2, 10)
+    assert np.allclose(rope.frequencies, 50.0 ** (-np.arange(4) / 4), rtol=1e-6)
+
+
+def test_positions_that_start_elsewhere_have_the_same_frequencies():
+    torch.manual_seed(0)
+    model = own.Shared()
+    (site,) = find_heads(model, probe=probe(model, batch=1)).sites
+
+    assert {"rope", "tied_qk"} <= set(site.flags)
+    assert np.allclose(site.rope.frequencies, 50.0 ** (-np.arange(6) / 6), rtol=1e-6)
+
+
+def test_heads_that_are_modules_of_their_own_are_one_layer_each():
+    torch.manual_seed(0)
+    model = own.Lecture()
+    found = find_heads(model, probe=probe(model))
+
+    assert [site.module for site in found.sites] == [f"heads.{i}" for i in range(own.H)]
+    for site, head in zip(found.sites, model.heads, strict=True):
+        assert torch.equal(forms(model, site)[0], head.key.weight.T @ head.query.weight)
+
+
+@pytest.mark.parametrize(
+    ("cls", "why"),
+    [
+        (own.TwoLayerQuery, "not proven"),
+        (own.Featured, "scaled differently from token to token"),
+        (own.Mixed, "tokens are mixed"),
+        (own.Linear, "no softmax attention"),
+    ],
+)
+def test_what_is_not_bilinear_is_refused_by_name(cls, why):
+    torch.manual_seed(0)
+    model = cls()
+    with pytest.raises(NoAttentionError, match=why):
+        find_heads(model, probe=probe(model))
