@@ -21,6 +21,7 @@ from matrix_models import (
     MadeLate,
     Scheduled,
     Skips,
+    Tested,
     TimeRunsOut,
     TwoOptimizers,
 )
@@ -39,6 +40,14 @@ from tiny import batches
 from torch.utils.data import DataLoader
 
 from headwatch.callbacks import MarginalAttentionMonitor, QKProfileMonitor
+
+
+def _everything(trainer, model):
+    trainer.validate(model, batches(n=8), verbose=False)
+    trainer.fit(model, batches())
+    trainer.test(model, batches(n=8), verbose=False)
+    trainer.predict(model, batches(n=8))
+
 
 LENGTH = (
     Cell("`max_steps=12`", 12),
@@ -185,10 +194,18 @@ MODELS = (
 
 
 def _graphs(trainer):
-    graphs = trainer.lightning_module.graphs
-    assert graphs > 0
-    return f"as many graphs compiled as without: {graphs}"
+    assert trainer.lightning_module.graphs > 0
+    return "as many graphs compiled as without"
 
+
+WITHOUT_TRAINING = (
+    Cell("`Trainer.validate` alone", 0, {}, Tested, fit=lambda t, m: t.validate(m, batches(), verbose=False), runs=0),
+    Cell("`Trainer.test` alone", 0, {}, Tested, fit=lambda t, m: t.test(m, batches(), verbose=False), runs=0),
+    Cell("`Trainer.predict` alone", 0, {}, Tested, fit=lambda t, m: t.predict(m, batches()), runs=0),
+    Cell("`max_steps=0`", 0, {"max_steps": 0}, runs=0),
+    Cell("`limit_train_batches=0`", 0, {"limit_train_batches": 0}, runs=0),
+    Cell("`validate`, then `fit`, then `test` and `predict`", 12, {}, Tested, fit=_everything),
+)
 
 COMPILED = (
     Cell(
@@ -236,6 +253,7 @@ SECTIONS = {
     "How long, on which data": LENGTH,
     "How it steps": STEPS,
     "What the model does": MODELS,
+    "Beside training": WITHOUT_TRAINING,
     "Compiled": COMPILED,
     "Precision": PRECISIONS,
 }

@@ -37,6 +37,7 @@ class Cell:
         monitors: makes the monitors.
         every: interval of each monitor, by name.
         run: shows the cell; by default without and with the monitors.
+        runs: runs that it leaves in the store; 0 where nothing is trained.
         status: how ``run.json`` says that it ended.
         heads: how the heads are found.
     """
@@ -53,5 +54,6 @@ class Cell:
     monitors: Callable[[], list[pl.Callback]] = both
     every: dict[str, int] = field(default_factory=lambda: dict(EVERY))
     run: Callable[..., Any] = twice
+    runs: int = 1
     status: str = "finished"
     heads: str = "proven"

@@ -16,12 +16,13 @@ trainer:
   enable_model_summary: false
   default_root_dir: {root}
 """
+SETTINGS = f"early_steps: {list(EARLY)}, max_overhead: 1.0, on_error: raise"
 MONITORS = f"""
   callbacks:
     - class_path: headwatch.callbacks.QKProfileMonitor
-      init_args: {{every_n_train_steps: {EVERY["profile"]}, early_steps: {list(EARLY)}, max_overhead: 1.0, on_error: raise}}
+      init_args: {{every_n_train_steps: {EVERY["profile"]}, {SETTINGS}}}
     - class_path: headwatch.callbacks.MarginalAttentionMonitor
-      init_args: {{probe: 1, every_n_train_steps: {EVERY["signature"]}, early_steps: {list(EARLY)}, max_overhead: 1.0, on_error: raise}}
+      init_args: {{probe: 1, every_n_train_steps: {EVERY["signature"]}, {SETTINGS}}}
 """
 
 

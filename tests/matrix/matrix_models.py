@@ -173,6 +173,15 @@ class BatchSized(Tiny):
         return batches(n=8)
 
 
+class Tested(Tiny):
+    """Can be tested and asked for predictions."""
+
+    test_step = Tiny.validation_step
+
+    def predict_step(self, batch, batch_idx):
+        return self(batch[:, :-1])
+
+
 class Data(pl.LightningDataModule):
     """A data module with training and validation batches."""
 
