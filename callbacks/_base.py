@@ -182,7 +182,8 @@ class HeadMonitor(LightningCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The last snapshot; then the run is closed."""
         if self._watcher is not None:
-            self._watcher.observe(_moment(trainer, batch_loss(trainer, None), final=True))
+            averaged = weight_averaging(trainer, self)
+            self._watcher.observe(_moment(trainer, batch_loss(trainer, None), final=True, averaged=averaged))
         self._leave(trainer, "finished")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -258,11 +259,12 @@ class HeadMonitor(LightningCallback):
         if self._watcher is not None:
             self._stretch = self._watcher.schedule.stretch
         self._forget()
+        for name in ("log", "log_dict"):  # methods of the module, which Lightning puts on every callback
+            vars(self).pop(name, None)
         if session is not None:
             session.leave(trainer, self.monitor, status)
 
 
-def _moment(trainer: Trainer, loss: float | None, *, final: bool = False) -> Moment:
-    averaged = weight_averaging(trainer) if final else None
+def _moment(trainer: Trainer, loss: float | None, *, final: bool = False, averaged: str | None = None) -> Moment:
     flags = (f"averaged_weights:{averaged}",) if averaged else ()
     return Moment(trainer.global_step, x_of(trainer), trainer.current_epoch, time.time(), loss, final, flags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,9 +73,9 @@ def batch_loss(trainer: Trainer, outputs: Any) -> float | None:
     return None
 
 
-def weight_averaging(trainer: Trainer) -> str | None:
-    """Name of a callback that swaps averaged weights in when training ends."""
-    for callback in trainer.callbacks:
+def weight_averaging(trainer: Trainer, monitor: object) -> str | None:
+    """Name of a callback that has swapped averaged weights in when training ends: one that comes before ``monitor``."""
+    for callback in takewhile(lambda callback: callback is not monitor, trainer.callbacks):
         for cls in type(callback).__mro__:
             if cls.__name__ in _AVERAGING:
                 return type(callback).__name__

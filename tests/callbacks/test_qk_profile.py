@@ -191,7 +191,7 @@ class TestRunJson:
 
 def test_weight_averaging_flags_the_last_snapshot(tmp_path):
     pl.seed_everything(3)
-    trainer(tmp_path, [QKProfileMonitor(5), WeightAveraging()]).fit(Tiny(), batches())
+    trainer(tmp_path, [WeightAveraging(), QKProfileMonitor(5)]).fit(Tiny(), batches())
     rows = headwatch.load(tmp_path).to_pandas()
     assert set(rows[rows.step == 12]["flags"]) == {"averaged_weights:WeightAveraging"}
     assert set(rows[rows.step == 8]["flags"]) == {""}
