@@ -67,7 +67,9 @@ def nats(logits: Tensor, ids: Tensor) -> NDArray[np.float64]:
     return loss.view(len(ids), -1).double().mean(1).numpy()
 
 
-def evaluate(model: SmallGPT, ids: Tensor, documents: list[DocumentScores], budgets: Budgets, score: Score) -> None:
+def evaluate(
+    model: SmallGPT, ids: Tensor, documents: list[DocumentScores], budgets: Budgets, score: Score, paired: bool
+) -> None:
     reading, looked = (np.stack([getattr(d, name) for d in documents]) for name in ("reading", "look_back"))
     sinks = np.stack([d.sinks for d in documents])
     rules = {
@@ -79,14 +81,15 @@ def evaluate(model: SmallGPT, ids: Tensor, documents: list[DocumentScores], budg
         "one cut, per document": (one_cut, looked),
     }
     full = score(logits_of(model, ids, None), ids)
-    print(f"{'full cache':24}{mean(full):>20}")
+    print(f"{'full cache':24}{mean(full):>20}   below: {'minus full cache' if paired else 'as it is'}")
     print(f"{'':24}" + "".join(f"{f'{100 * keep:g} % kept':>20}" for keep in KEEP))
     for name, (rule, scores) in rules.items():
         cells = []
         for keep in KEEP:
             kept = kept_keys(scores, rule(np.where(sinks[:, None, None], np.inf, scores), keep), sinks)
             assert abs(kept.mean() - keep) < 0.02, (name, keep, kept.mean())
-            cells.append(mean(score(logits_of(model, ids, kept), ids)))
+            values = score(logits_of(model, ids, kept), ids)
+            cells.append(mean(values - full, 4) if paired else mean(values))
         print(f"{name:24}" + "".join(f"{cell:>20}" for cell in cells))
 
 
@@ -97,8 +100,8 @@ def logits_of(model: SmallGPT, ids: Tensor, kept: NDArray[np.bool_] | None, batc
     return torch.cat([model(ids[i : i + batch], mask) for i, mask in zip(parts, cut, strict=True)])
 
 
-def mean(values: NDArray[np.float64]) -> str:
-    return f"{values.mean():.3f} ± {values.std(ddof=1) / len(values) ** 0.5:.3f}"
+def mean(values: NDArray[np.float64], digits: int = 3) -> str:
+    return f"{values.mean():.{digits}f} ± {values.std(ddof=1) / len(values) ** 0.5:.{digits}f}"
 
 
 def run(title: str, model: SmallGPT, made_from: Tensor, scored: Tensor, score: Score, out: Path | None) -> None:
@@ -106,7 +109,7 @@ def run(title: str, model: SmallGPT, made_from: Tensor, scored: Tensor, score: S
     parts = [look_back(model, head_map, probe_batches(list(ids.split(16)))) for ids in (made_from, scored)]
     budgets = Budgets.from_documents(parts[0])
     print(f"\n{title}: {len(scored)} documents scored, budgets from {len(made_from)} others, ± standard error")
-    evaluate(model, scored, parts[1], budgets, score)
+    evaluate(model, scored, parts[1], budgets, score, paired=score is nats)
     gap = budgets.gap(0.5)
     layer, head = np.unravel_index(gap.argmax(), gap.shape)
     print(f"largest gap between look-back and reading budget at 50 %: {gap.max():+.2f}, L{layer:02d}.H{head:02d}")
