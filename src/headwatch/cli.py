@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from types import TracebackType
 from typing import Annotated
 
@@ -28,9 +27,7 @@ def build_app() -> typer.Typer:
     )
     app.callback()(_root)
     for name in COMMANDS:
-        module = f"headwatch.commands.{name}"
-        if find_spec(module):
-            import_module(module).register(app)
+        import_module(f"headwatch.commands.{name}").register(app)
     return app
 
 
