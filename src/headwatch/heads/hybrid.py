@@ -17,6 +17,9 @@ _MIXERS = (
 )  # fmt: skip
 
 
+_NO_MIXERS = ("norm", "mlp", "embed")
+
+
 def hybrid_blocks(model: nn.Module, sites: Sequence[Site], left_out: Sequence[LeftOut]) -> list[LeftOut]:
     """Blocks that stand in one list with blocks that hold watched heads, and hold none themselves.
 
@@ -31,7 +34,7 @@ def hybrid_blocks(model: nn.Module, sites: Sequence[Site], left_out: Sequence[Le
         for child in _without_heads(module, names, watched):
             name = names[id(child)]
             if not _holds(name, told):
-                found[name] = LeftOut(name, f"{_mixer(child)} holds no softmax attention: nothing in it to watch")
+                found[name] = LeftOut(name, f"{_mixer(child) or type(child).__name__} holds no softmax attention: nothing in it to watch")
     return list(found.values())
 
 
@@ -42,7 +45,7 @@ def _without_heads(module: nn.Module, names: dict[int, str], watched: Sequence[s
     classes = {type(child) for child in children if _holds(names[id(child)], watched)}
     for child in children:
         alike = type(child) in classes and not isinstance(child, (nn.ModuleList, nn.Sequential))
-        if classes and not _holds(names[id(child)], watched) and (alike or _mixer(child) != type(child).__name__):
+        if classes and not _holds(names[id(child)], watched) and (alike or _mixer(child)):
             yield child
 
 
@@ -50,8 +53,10 @@ def _holds(name: str, modules: Sequence[str]) -> bool:
     return any(module == name or module.startswith(f"{name}.") for module in modules)
 
 
-def _mixer(block: nn.Module) -> str:
-    """Class of the part of a block that mixes tokens, by its name; the block's own where none is known."""
+def _mixer(block: nn.Module) -> str | None:
+    """Class of the innermost part of a block that is named as a mixer of tokens, None without one."""
     classes = [type(module).__name__ for module in block.modules()]
-    known = (name for name in classes if any(hint in name.lower() for hint in _MIXERS) and name != "Conv1D")
-    return next(known, type(block).__name__)
+    classes = [name for name in classes if name != "Conv1D" and not any(part in name.lower() for part in _NO_MIXERS)]
+    named = [name for name in classes if any(hint in name.lower() for hint in _MIXERS)]
+    own = [name for name in named if not name.startswith(("Conv1d", "Conv2d", "Conv3d"))]
+    return next(iter(own[1:2] or own or named), None)

@@ -18,13 +18,15 @@ def select_heads(sites: Sequence[Site], include: Sequence[str], exclude: Sequenc
     (``"L03.*"``, ``"L*.H07"``).
 
     Raises:
-        ValueError: a pattern that matches nothing; the message lists what exists.
+        ValueError: a pattern that matches nothing (the message lists what exists), or patterns that leave nothing.
     """
     include, exclude = _patterns(include), _patterns(exclude)
     for pattern in (*include, *exclude):
         if not any(_matches(site, head, pattern) for site in sites for head in site.heads):
             raise ValueError(_nothing(pattern, sites))
     kept = [replace(site, heads=_kept(site, include, exclude)) for site in sites]
+    if not any(site.heads for site in kept):
+        raise ValueError(f"include={list(include)} and exclude={list(exclude)} leave no head of {len(sites)} layers to watch")
     return [site for site in kept if site.heads]
 
 

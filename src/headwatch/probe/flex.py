@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 
 __all__ = ["flex_rows", "flex_softcap"]
 
-_SAMPLE = 8
+_SAMPLE = 8  # query rows that are tried
+_SCORES, _FAR = (-2.0, 1.0, 50.0), 1e6
 
 
 def flex_rows(
@@ -34,16 +35,20 @@ def flex_softcap(
 ) -> tuple[float | None, bool]:
     """The soft-cap c in score_mod(x) = c · tanh(x/c) + bias (None: x + bias), and whether score_mod has this form."""
     stop = min(shape[2], _SAMPLE)
-    zero, one, far = (_scored(score_mod, x, shape, 0, stop, device) for x in (0.0, 1.0, 1e6))
-    finite = zero.isfinite() & one.isfinite() & far.isfinite()
+    zero, *rest = (_scored(score_mod, x, shape, 0, stop, device) for x in (0.0, *_SCORES, _FAR))
+    finite = torch.stack([each.isfinite() for each in (zero, *rest)]).all(0)
     if not bool(finite.any()):
         return None, False
-    step, limit = (one - zero)[finite], (far - zero)[finite]
-    if torch.allclose(step, torch.ones_like(step), rtol=1e-3) and torch.allclose(limit, 1e6 * step, rtol=1e-3):
-        return None, True
+    *steps, limit = [(each - zero)[finite] for each in rest]
     cap = float(limit.median())
-    capped = cap > 0 and torch.allclose(limit, torch.full_like(limit, cap), rtol=1e-3)
-    return cap, capped and torch.allclose(step, torch.full_like(step, cap * math.tanh(1 / cap)), rtol=1e-2, atol=1e-3)
+    if abs(cap - _FAR) <= 1e-3 * _FAR:
+        return None, _are(steps, _SCORES)
+    return cap, cap > 0 and _are([limit], (cap,)) and _are(steps, [cap * math.tanh(x / cap) for x in _SCORES])
+
+
+def _are(steps: Sequence[Tensor], expected: Sequence[float]) -> bool:
+    pairs = zip(steps, expected, strict=True)
+    return all(torch.allclose(step, torch.full_like(step, x), rtol=1e-2, atol=1e-3) for step, x in pairs)
 
 
 def _scored(

@@ -57,7 +57,7 @@ class Scores:
         name = name_of(func)
         product = PRODUCTS.get(name)
         tag = product(args, kwargs, out) if product else None
-        if tag is not None:
+        if tag is not None and self.get(tag.q) is None:  # scores times values are no scores
             self._tags[out] = tag
             return tag
         self._carry(name, args, kwargs, out)
