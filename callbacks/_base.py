@@ -141,6 +141,7 @@ class HeadMonitor(LightningCallback):
         root = Path(self.dirpath or trainer.default_root_dir).absolute()
         self._session = session_of(trainer, root)
         self._session.join(self.monitor, self.settings(), self.metrics, self.log_heads, self.alerts)
+        self._session.raise_errors |= self.on_error == "raise"
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the heads by the rules that families share; the first batch proves them."""

@@ -74,13 +74,23 @@ class Source:
         for place, (site, plan) in enumerate(zip(self._sites, self.plans, strict=True)):
             heads = plan.heads[self.ranks.rank]
             if plan.gathered:
-                with gathered(parameters_of(site), self._parameters, self._unit(site)) as tensors:
-                    copied += [copy(Share(place, site, live=False), tensors)] if heads else []
+                copied += self._gathered(place, site, heads, copy)
                 continue
             gains = self._gains(site, live)
             if heads:
                 copied.append(self._local(place, site, heads, {**live, **gains}, copy))
         return copied
+
+    def _gathered(
+        self,
+        place: int,
+        site: Site,
+        heads: tuple[int, ...],
+        copy: Callable[[Share, Mapping[str, Tensor]], _T],
+    ) -> list[_T]:
+        """A method of its own, so that one site's tensors are gone before those of the next are put together."""
+        with gathered(parameters_of(site), self._parameters, self._unit(site)) as tensors:
+            return [copy(Share(place, site, live=False), tensors)] if heads else []
 
     def _gains(self, site: Site, live: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gains that lie in pieces are small: all ranks put them together."""
