@@ -163,8 +163,8 @@ class HeadMonitor(LightningCallback):
             return
         self._awaits_batch = False
         context = trainer.precision_plugin.forward_context
-        forwards = probe_forwards(pl_module, batch, self._head_map, context=context, probe_fn=self.probe_fn)
         try:
+            forwards = probe_forwards(pl_module, batch, self._head_map, context=context, probe_fn=self.probe_fn)
             self._head_map = self._find(pl_module, forwards)
         except ValueError:
             raise  # no heads, or a pattern that matches none: said before any step is made
@@ -219,8 +219,7 @@ class HeadMonitor(LightningCallback):
         assert self._session is not None
         self._session.notices.say(
             "proof",
-            f"the heads could not be proven on the first batch ({type(error).__name__}: {error}); they are read by "
-            "rule. Pass probe_fn=lambda module, batch: ... that runs the network on a batch.",
+            f"the heads could not be proven on the first batch and are read by rule: {type(error).__name__}: {error}.",
         )
 
     # -- steps ------------------------------------------------------------------------------------------------

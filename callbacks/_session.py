@@ -14,7 +14,7 @@ from headwatch.heads import HeadMap
 from headwatch.info import new_run_id, plain, run_info
 from headwatch.notices import Notices
 from headwatch.parallel import ALONE, Follower, PeerError, Ranks, current_ranks
-from headwatch.recorder import Recorder
+from headwatch.recorder import PATIENCE, Recorder
 from headwatch.run import StoreError, load
 from headwatch.sinks.row import Sink
 from headwatch.sinks.store import RunStore
@@ -46,6 +46,7 @@ class Session:
         metrics: per-head W&B metrics of every monitor.
         alerts: kinds of alerts that some monitor asks for.
         said: alerts of a resumed run so far.
+        raise_errors: some monitor has ``on_error="raise"``: what fails on the worker is raised too.
         ranks: the processes of this fit; rank 0 has the recorder, the others followers.
     """
 
@@ -56,6 +57,7 @@ class Session:
     alerts: set[str] = field(default_factory=set)
     said: dict[str, list[str]] = field(default_factory=dict)
     notices: Notices = field(default_factory=Notices)
+    raise_errors: bool = False
     ranks: Ranks = ALONE
     run_id: str | None = None
     recorder: Recorder | None = None
@@ -122,7 +124,13 @@ class Session:
         wandb_run = _wandb_run(trainer)
         self.run_id = _run_id(wandb_run, stored_id)
         store = self._store(trainer, pl_module, head_map, wandb_run, stored_id)
-        recorder = Recorder(store, notices=self.notices, alerts=Alerts(self.alerts, self.said))
+        recorder = Recorder(
+            store,
+            notices=self.notices,
+            raise_errors=self.raise_errors and self.ranks.size == 1,  # one rank that stops would hang the others
+            alerts=Alerts(self.alerts, self.said),
+            patience=PATIENCE if self.ranks.size == 1 else None,
+        )
         recorder.announce(self._open_members)
         recorder.add_sinks(self._sinks(trainer, store.path))
         return recorder

@@ -18,10 +18,11 @@ from headwatch.sinks.store import RunStore
 from headwatch.snapshot import Snapshot
 from headwatch.worker import Worker
 
-__all__ = ["Moment", "Recorder"]
+__all__ = ["PATIENCE", "Moment", "Recorder"]
 
 _CLOSE_WITHIN = {"finished": 120.0, "failed": 20.0}  # seconds; who pre-empts a training kills it after some 30
 _FLUSH_WITHIN = 60.0
+PATIENCE = 300.0  # seconds that training waits for a worker that is behind, once
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Recorder:
         raise_errors: raise a failure at the next call instead of saying it, for tests.
         background: False computes on the calling thread.
         alerts: what is worth a message, checked on every row; nothing by default.
+        patience: seconds that a full queue may hold training up; then snapshots are left out until the worker is back.
+            None waits for ever, for ranks whose workers count on each other.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Recorder:
         raise_errors: bool = False,
         background: bool = True,
         alerts: Alerts | None = None,
+        patience: float | None = PATIENCE,
     ) -> None:
         self.store = store
         self.notices = notices or Notices()
@@ -101,6 +105,8 @@ class Recorder:
         self._pending: dict[int, _Pending] = {}
         self._last: Row | None = None
         self._worker = Worker(idle=store.heartbeat) if background else None
+        self._patience = patience
+        self._stuck = False  # the worker has used up our patience and is not back
         self._closed = False
 
     def attach(self, member: Member) -> None:
@@ -131,8 +137,17 @@ class Recorder:
         if self._worker is None:
             self._guarded(job)
         else:
-            self._worker.submit(lambda: self._guarded(job))
+            self._stuck = not self._worker.submit(lambda: self._guarded(job), 0.0 if self._stuck else self._patience)
+            if self._stuck:
+                self._say_stuck()
         self._raise_if_asked()
+
+    def _say_stuck(self) -> None:
+        self.notices.say(
+            "stuck",
+            f"the worker has not come back for {self._patience:.0f} s, perhaps because the disk of {self.store.path} "
+            "does not answer. Training goes on; snapshots are left out until it is back.",
+        )
 
     def _guarded(self, job: Callable[[], None]) -> None:
         try:
@@ -221,8 +236,9 @@ class Recorder:
         if self._worker is None or self._closed:
             return
         done = threading.Event()
-        self._worker.submit(done.set)
-        if not done.wait(timeout):
+        deadline = time.monotonic() + (0.0 if self._stuck else timeout)
+        queued = self._worker.submit(done.set, max(0.0, deadline - time.monotonic()))
+        if not queued or not done.wait(max(0.0, deadline - time.monotonic())):
             self.notices.say("flush", f"the store was more than {timeout:.0f} s behind a checkpoint that was saved.")
 
     def close(self, status: str, timeout: float | None = None) -> None:
@@ -240,7 +256,8 @@ class Recorder:
             self.notices.say(
                 "close", f"the worker did not end within {timeout:.0f} s; the last snapshots may be missing."
             )
-        self._raise_if_asked()
+        if status == "finished":  # what broke training off must not be hidden
+            self._raise_if_asked()
 
     def _ended(self, status: str, timeout: float) -> bool:
         end = lambda: self._guarded(lambda: self._end(status))  # noqa: E731
@@ -256,6 +273,17 @@ class Recorder:
         for sink in self._sinks:
             sink.close(self._last)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        self.store.close(status=status, finished=now, messages=list(self.notices.messages))
+        self._close_store(status=status, finished=now)
         for sink in self._sinks:
             sink.upload(self.store.path)
+
+    def _close_store(self, **last_words: str) -> None:
+        try:
+            self.store.close(**last_words, messages=list(self.notices.messages))
+        except Exception as error:
+            self._error = self._error or error
+            self.notices.say(
+                "store end",
+                f"the end of the run could not be written into the store at {self.store.path}: {error}. What was "
+                "stored before is whole, but run.json does not say how the run ended.",
+            )

@@ -48,6 +48,7 @@ class RunStore:
             self._lock.acquire()
             self.update()
         except OSError as error:
+            self._lock.release()
             raise OSError(
                 f"headwatch cannot write its store at {self.path}: {error.strerror or error}. "
                 "Give a directory that this process may write, dirpath=..., or free some space."
@@ -80,6 +81,7 @@ class RunStore:
             self._lock.release()
             self._make()
             self._write(snapshot, name or snapshot.kind)
+        self.heartbeat()
 
     def _write(self, snapshot: Snapshot, name: str) -> None:
         if snapshot.tokens is not None:
@@ -169,11 +171,18 @@ class RunStore:
                 part.path.unlink(missing_ok=True)
 
     def close(self, **changes: Any) -> None:
-        """Compact, write the last word into ``run.json``, give the lock back."""
-        self.compact()
-        self.update(**changes)
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._lock.release()
+        """Compact, write the last word into ``run.json``, give the lock back, the last even when the rest fails."""
+        try:
+            self._finish(changes)
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._lock.release()
+
+    def _finish(self, changes: dict[str, Any]) -> None:
+        try:
+            self.compact()
+        finally:
+            self.update(**changes)
 
 
 def _steps_in(part: Part) -> set[int]:
