@@ -14,15 +14,16 @@ DOCS = Path(__file__).parents[2] / "docs" / "families.md"
 
 _HEAD = """# Families
 
-Which models headwatch finds the heads of. This page is written by `tests/heads/families_table.py`; the tests hold it against
-what they find. Every row is a tiny model with random weights, built from its family's own code, whose heads are found from
-a probe batch, proven on a second one (all scores q·k that the rows predict, against those that the model computes), and
-compared with W_Q and W_K written down by hand from the model's weights.
+Which models headwatch finds the heads of. This page is written by `tests/heads/families_table.py`; the tests hold it
+against what they find. Every row is a tiny model with random weights, built from its family's own code, whose heads are
+found from a probe batch, proven on a second one (all scores q·k that the rows predict, against those that the model
+computes), and compared with W_Q and W_K written down by hand from the model's weights. timm and torchtune are imported
+with stand-ins for torchvision and torchao, which they import and these models never use.
 
-*Layout* says how the weights lie, *heads* is query heads / key heads / d_head. Flags: `rope` rotary positions were measured,
-`qk_norm` queries and keys are normalised (the form is the score's numerator, gains folded in), `mla_nope` the part without
-positions of a latent attention, `lora` a sum with low-rank updates, `tied` one module under several names, `frozen` no
-gradient. Cross-attention is left out by name everywhere.
+*Layout* says how the weights lie, *heads* is query heads / key heads / d_head. Flags: `rope` rotary positions were
+measured, `qk_norm` queries and keys are normalised (the form is the score's numerator, gains folded in), `mla_nope` the
+part without positions of a latent attention, `lora` a sum with low-rank updates, `tied` one module under several names,
+`frozen` no gradient. Cross-attention is left out by name everywhere.
 
 | family | layout | heads | proven | flags | left out |
 |---|---|---|---|---|---|

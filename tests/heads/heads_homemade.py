@@ -25,7 +25,7 @@ def rotary_in_place(x: Tensor, start: int, stop: int, shift: int = 0) -> Tensor:
 
 
 class Odd(nn.Module):
-    """Positions first, one weight with d_head before heads, partial rotary in the middle of a head, own softmax, ALiBi."""
+    """Positions first, one weight with d_head before heads, partial rotary in the middle, own softmax, ALiBi."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Odd(nn.Module):
 
 
 class OneByOne(nn.Module):
-    """Convolutions with a kernel of one, a cast of weights, two key heads in tiled order, norms as functions, a soft-cap."""
+    """Convolutions with a kernel of one, a cast of weights, two key heads in tiled order, functional norms, a cap."""
 
     def __init__(self) -> None:
         super().__init__()

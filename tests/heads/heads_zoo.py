@@ -108,7 +108,7 @@ DEEP = {"num_hidden_layers": 2, "hidden_size": N, "num_attention_heads": H, "int
 GROUPED = {**DEEP, "num_key_value_heads": 2}
 
 
-def decoder(  # noqa: PLR0913
+def decoder(
     cls: str,
     config: str,
     expected: Callable[[nn.Module], Weights] | None = None,
@@ -232,9 +232,11 @@ def two_towers(cls: str, config: str, names: tuple[str, str], sites: int, flags=
 
 def whisper() -> Built:
     settings = {
-        "d_model": N, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": H, "decoder_attention_heads": H,
-        "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_mel_bins": 8, "max_source_positions": 10, "vocab_size": 60,
-        "max_target_positions": 20, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+        "d_model": N, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": H,
+        "decoder_attention_heads": H, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "num_mel_bins": 8,
+        "max_source_positions": 10, "vocab_size": 60,
+        "max_target_positions": 20, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "decoder_start_token_id": 1,
     }  # fmt: skip
     model = transformers_model("WhisperModel", "WhisperConfig", **settings)
     probe = [lambda s=s: model(input_features=noise(s, B, 8, 20), decoder_input_ids=tokens(s)) for s in (1, 2)]
@@ -385,7 +387,7 @@ class _Anything(type):
 
 
 class _StandIn(ModuleType):
-    __path__: list[str] = []
+    __path__ = ()
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -693,8 +695,8 @@ def bridge(
 
 
 FAMILIES["TransformerLens bridge, llama"] = bridge(
-    "LlamaForCausalLM", "LlamaConfig", named("q._original_component", "k._original_component", kv=2), "separate", 2, True,
-    **GROUPED,
+    "LlamaForCausalLM", "LlamaConfig", named("q._original_component", "k._original_component", kv=2), "separate", 2,
+    True, **GROUPED,
 )  # fmt: skip
 FAMILIES["TransformerLens bridge, gpt2"] = bridge(
     "GPT2LMHeadModel", "GPT2Config", thirds("qkv._original_component", transposed=True), "transposed fused-concat", H,

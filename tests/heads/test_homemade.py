@@ -87,3 +87,74 @@ def test_what_is_not_bilinear_is_refused_by_name(cls, why):
     model = cls()
     with pytest.raises(NoAttentionError, match=why):
         find_heads(model, probe=probe(model))
+
+
+class Packed(torch.nn.Module):
+    """A quantised layer: integers and a scale per row, unpacked in an autograd function of its own."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, codes, scale):
+            return x @ (codes.to(x.dtype) * scale).T
+
+    def __init__(self, linear):
+        super().__init__()
+        scale = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.register_buffer("weight", (linear.weight.detach() / scale).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+
+    def forward(self, x):
+        return self.Product.apply(x, self.weight, self.scale)
+
+
+def test_quantised_projections_are_measured_and_proven():
+    torch.manual_seed(0)
+    model = own.Shared()
+    model.qk = Packed(torch.nn.Linear(own.N, own.N))
+    (site,) = find_heads(model, probe=probe(model)).sites
+
+    assert site.status == "proven"
+    assert {"measured", "frozen"} <= set(site.flags)
+    W = (model.qk.weight.float() * model.qk.scale).view(own.H, own.n, own.N)
+    assert torch.allclose(forms(model, site), W.mT @ W, atol=1e-6)
+
+
+@pytest.mark.parametrize("parametrise", ["weight_norm", "low rank"])
+def test_parametrised_weights_are_read_with_their_present_value(parametrise):
+    class LowRank(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.A, self.B = (torch.nn.Parameter(torch.randn(*shape)) for shape in ((3, own.N), (own.N, 3)))
+
+        def forward(self, W):
+            return W + 0.1 * self.B @ self.A
+
+    torch.manual_seed(0)
+    model = own.Shared()
+    if parametrise == "weight_norm":
+        torch.nn.utils.parametrizations.weight_norm(model.qk)
+    else:
+        torch.nn.utils.parametrize.register_parametrization(model.qk, "weight", LowRank())
+    (site,) = find_heads(model, probe=probe(model)).sites
+    with torch.no_grad():
+        for parameter in model.qk.parameters():
+            parameter += 0.1
+
+    W = model.qk.weight.view(own.H, own.n, own.N)
+    assert site.status == "proven"
+    assert "frozen" not in site.flags
+    assert torch.allclose(forms(model, site), W.mT @ W, rtol=1e-4, atol=1e-6)
+
+
+def test_a_projection_written_as_a_sum_is_measured():
+    class Slow(torch.nn.Linear):
+        def forward(self, x):
+            return (x.unsqueeze(-2) * self.weight).sum(-1) + self.bias
+
+    torch.manual_seed(0)
+    model = own.Shared()
+    model.qk = Slow(own.N, own.N)
+    (site,) = find_heads(model, probe=probe(model)).sites
+    W = model.qk.weight.view(own.H, own.n, own.N)
+    assert "measured" in site.flags
+    assert torch.allclose(forms(model, site), W.mT @ W, atol=1e-5)

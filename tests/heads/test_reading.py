@@ -25,7 +25,9 @@ Q, K = np.array([[0, 1], [2, 3]]), np.array([[4, 5]])
 def site(W_Q=None, W_K=None, **more):
     plain = Projection((Term((Rows("W", index=Q),)),)), Projection((Term((Rows("W", index=K),)),))
     given = {"layer": 0, "module": "attn", "d_model": 4, "d_head": 2, "n_heads": 2, "n_kv_heads": 1, "kv_head": (0, 0)}
-    return Site(**{**given, "heads": (0, 1), "status": "proven", "W_Q": W_Q or plain[0], "W_K": W_K or plain[1], **more})
+    return Site(
+        **{**given, "heads": (0, 1), "status": "proven", "W_Q": W_Q or plain[0], "W_K": W_K or plain[1], **more}
+    )
 
 
 def test_key_rows_are_expanded_to_query_heads_on_reading_only():

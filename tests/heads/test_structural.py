@@ -137,8 +137,9 @@ def test_linear_attention_and_convolutions_in_a_hybrid_are_left_out_by_name():
 def test_state_space_blocks_of_a_hybrid_are_left_out_by_name():
     settings = {"hidden_size": N, "num_attention_heads": H, "num_key_value_heads": 2, "intermediate_size": 64}
     model = transformers_model(
-        "JambaModel", "JambaConfig", **settings, vocab_size=60, pad_token_id=0, num_hidden_layers=2, attn_layer_period=2,
-        attn_layer_offset=1, mamba_d_state=4, mamba_dt_rank=4, num_experts=1, use_mamba_kernels=False,
+        "JambaModel", "JambaConfig", **settings, vocab_size=60, pad_token_id=0, num_hidden_layers=2,
+        attn_layer_period=2, attn_layer_offset=1, mamba_d_state=4, mamba_dt_rank=4,
+        num_experts=1,
     )  # fmt: skip
     found = find_heads(model)
     assert [site.module for site in found.sites] == ["layers.1.self_attn"]

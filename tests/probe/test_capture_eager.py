@@ -75,7 +75,7 @@ FORMS = [
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("softmax", [torch.Tensor.softmax, F.softmax, lambda x, dim: nn.Softmax(dim)(x)])
 def test_every_way_to_write_it(form, softmax):
-    q, k, v = qkv()
+    q, k, _ = qkv()
     model = Holder(lambda: softmax(form(q, k), -1))
     (call,), refused = calls_of(model)
 

@@ -22,7 +22,8 @@ _UNEVEN = 1e-2
 def kept_places(key: Trail, width: int, paths: Paths) -> tuple[int, ...]:
     """Coordinates of a head that make one form.
 
-    All of them; but where some reach the input through a latent space and others, which rotate, do not (MLA), the still ones.
+    All of them; but where some reach the input through a latent space and others, which rotate, do not (MLA), those
+    stand still.
 
     Raises:
         Untraceable: coordinates reach the input by different ways that cannot be told apart.
@@ -176,7 +177,7 @@ def _gains(heads: list[list[Channel]], norm: NormFormula) -> tuple[Gain | None, 
 
 
 def _places_in(heads: list[list[Channel]], parameter: str) -> tuple[tuple[str, ...], np.ndarray]:
-    """Parameters that play this role in each head's norm, and places in all of them laid end to end, shape (heads, n)."""
+    """Parameters of this role in the heads' norms, and places in all of them laid end to end, shape (heads, n)."""
     first = heads[0][0].norm
     assert first is not None
     role = list(first.tensors).index(parameter)

@@ -21,7 +21,7 @@ __all__ = ["prove_by_value"]
 
 
 def prove_by_value(site: Site, tracer: Tracer, call: AttentionCall, parameters: Mapping[str, Tensor]) -> Verdict | None:
-    """Compare q·k of a call with what a site's rows predict, up to one common factor; None where they cannot be compared.
+    """Compare q·k of a call with what a site's rows predict, up to one common factor; None where that is not possible.
 
     Tried in turn: tokens document by document and position by position; all pairs of tokens, and (for rotary positions)
     each token with itself.

@@ -23,7 +23,8 @@ def layout_of(query: Projection, key: Projection) -> str:
     if q[0].parameter != k[0].parameter:
         name = "separate"
     else:
-        assert q[0].index is not None and k[0].index is not None
+        assert q[0].index is not None, "W_Q of a proven site has indexed rows"
+        assert k[0].index is not None, "W_K of a proven site has indexed rows"
         name = _fused(q[0].index, k[0].index)
     if q[0].pattern.count(" ") > IDENTITY.count(" "):
         name = f"3-D einsum {name}"

@@ -1,4 +1,4 @@
-"""Examine one attention call: recipes of W_Q and W_K, key head of every query head, rotary positions, the norm in front."""
+"""Examine one attention call: recipes of W_Q and W_K, key heads, rotary positions, the norm in front."""
 
 from __future__ import annotations
 

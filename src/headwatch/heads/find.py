@@ -36,13 +36,14 @@ def find_heads(
 ) -> HeadMap:
     """Find every self-attention head of a model.
 
-    With a probe, heads are found by what the model does: every attention call is followed back to rows of weights, and the
-    scores that these predict on the second probe must be those that the model computes. What fails is left out by name.
+    With a probe, heads are found by what the model does: every attention call is followed back to rows of weights, and
+    the scores that these predict on the second probe must be those that the model computes. What fails is left out by
+    name.
 
     Args:
         model: the model; names in the result are those of its modules and parameters, without wrappers' segments.
-        probe: closures that each run one forward of the model on a small batch (four documents of 16 tokens do): the first
-            to fit, the last to verify. Without them heads are found by rule and are "structural".
+        probe: closures that each run one forward of the model on a small batch (four documents of 16 tokens do): the
+            first to fit, the last to verify. Without them heads are found by rule and are "structural".
         include, exclude: patterns over module names or heads (``"L03.*"``).
         heads: heads handed over by the user, where finding them fails; see ``headwatch.heads.handover``.
 
@@ -75,12 +76,12 @@ def _merged(
     parameters: Mapping[str, Tensor], sites: Sequence[Site], left_out: Sequence[LeftOut], seen: Behaviour
 ) -> tuple[list[Site], list[LeftOut]]:
     """What behaviour proved, what was given where no probe went, and why the rest is left out."""
-    used = {id(parameters[name]) for site in seen.proven for name in _parameters(site.W_Q)}
+    used = {id(parameters.get(name)) for site in seen.proven for name in _parameters(site.W_Q)} - {id(None)}
     reasons = {item.module: item for item in (*left_out, *seen.left_out)}
     kept = list(seen.proven)
     done = {*reasons, *(site.module for site in kept)}
     for site in sites:
-        if site.module in done or any(id(parameters[name]) in used for name in _parameters(site.W_Q)):
+        if site.module in done or any(id(parameters.get(name)) in used for name in _parameters(site.W_Q)):
             continue
         if any(_within(module, site.module) for module in seen.ran):
             reasons[site.module] = LeftOut(site.module, _NO_SOFTMAX)
@@ -119,9 +120,15 @@ def _numbered(model: nn.Module, sites: list[Site], refused: Sequence[str]) -> li
 
 
 def _with_state(site: Site, parameters: Mapping[str, Tensor]) -> Site:
-    """The site with what its parameters tell: frozen."""
-    used = [parameters[name] for name in _parameters(site.W_Q) | _parameters(site.W_K)]
-    return replace(site, flags=_flagged(site, "frozen", not any(tensor.requires_grad for tensor in used)))
+    """The site with what its parameters tell: frozen, or measured because they cannot be named."""
+    names = _parameters(site.W_Q) | _parameters(site.W_K)
+    measured = {name for name in names if name not in parameters}
+    held = tuple(f"{name.rpartition('.')[0]}." for name in measured)
+    trains = any(parameters[name].requires_grad for name in names - measured) or any(
+        tensor.requires_grad for name, tensor in parameters.items() if name.startswith(held)
+    )
+    flags = _flagged(site, "measured", bool(measured))
+    return replace(site, flags=flags if trains else (*flags, "frozen"))
 
 
 def _flagged(site: Site, flag: str, holds: bool) -> tuple[str, ...]:

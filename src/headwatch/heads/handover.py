@@ -115,7 +115,8 @@ def _rows(entry: _Reader, n_heads: int, n_kv_heads: int) -> tuple[np.ndarray, np
     shapes = (n_heads, q.shape[-1]), (n_kv_heads, q.shape[-1])
     if (q.shape, k.shape) != shapes or q.max() >= rows[0] or k.max() >= rows[1]:
         raise ValueError(
-            f"heads: {entry.text('module')}: layout {layout!r} needs rows up to {q.max()} and {k.max()} in shapes {shapes}; "
+            f"heads: {entry.text('module')}: layout {layout!r} needs rows up to {q.max()} and {k.max()} in shapes "
+            f"{shapes}; "
             f"found weights of {rows[0]} and {rows[1]} rows, indices of shapes {q.shape} and {k.shape}"
         )
     return q, k, layout

@@ -12,8 +12,8 @@ from headwatch.heads.names import canonical_names, named_modules, unwrapped
 __all__ = ["hybrid_blocks"]
 
 _MIXERS = (
-    "mamba", "ssm", "ssd", "linearatt", "linear_att", "deltanet", "rwkv", "retention", "hyena", "conv", "recurrent", "lru",
-    "gru", "lstm", "s4", "gla", "fourier", "timemix", "xlstm",
+    "mamba", "ssm", "ssd", "linearatt", "linear_att", "deltanet", "rwkv", "retention", "hyena", "conv", "recurrent",
+    "lru", "gru", "lstm", "s4", "gla", "fourier", "timemix", "xlstm",
 )  # fmt: skip
 
 
@@ -34,7 +34,9 @@ def hybrid_blocks(model: nn.Module, sites: Sequence[Site], left_out: Sequence[Le
         for child in _without_heads(module, names, watched):
             name = names[id(child)]
             if not _holds(name, told):
-                found[name] = LeftOut(name, f"{_mixer(child) or type(child).__name__} holds no softmax attention: nothing in it to watch")
+                found[name] = LeftOut(
+                    name, f"{_mixer(child) or type(child).__name__} holds no softmax attention: nothing in it to watch"
+                )
     return list(found.values())
 
 

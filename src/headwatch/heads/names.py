@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
+
+from headwatch.heads.affine import BIAS, WEIGHT, measure_affine
 
 __all__ = ["LiveParameters", "canonical_names", "clean_name", "named_modules", "named_parameters", "unwrapped"]
 
@@ -63,10 +66,36 @@ def _wrapped(module: nn.Module) -> nn.Module | None:
     return None
 
 
+class _Named(dict[str, Tensor]):
+    """Parameters by name; a weight that has to be measured (``affine.py``) is so when it is asked for."""
+
+    def __init__(self, owners: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self._owners = owners
+
+    def __missing__(self, name: str) -> Tensor:
+        return _measured(self._owners, name)
+
+
+def _measured(owners: Mapping[str, nn.Module], name: str) -> Tensor:
+    owner, _, key = name.rpartition(".")
+    kind, _, width = key.partition(":")
+    if kind not in (WEIGHT, BIAS) or owner not in owners:
+        raise KeyError(name)
+    tensors = [*owners[owner].parameters(), *owners[owner].buffers()]
+    like = next((each for each in tensors if each.is_floating_point()), torch.zeros(0))
+    weight, bias = measure_affine(owners[owner], int(width), like)
+    return weight if kind == WEIGHT else bias
+
+
 def named_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by clean name; a parametrised weight stands under its own name with its present value."""
-    found: dict[str, Tensor] = {}
-    for name, module in named_modules(model):
+    """Parameters and buffers by clean name; a parametrised weight stands under its own name with its present value.
+
+    Weights that must be measured (see ``affine.py``) are not listed, but found when asked for by name.
+    """
+    owners = dict(named_modules(model))
+    found = _Named(owners)
+    for name, module in owners.items():
         prefix = f"{name}." if name else ""
         for table in (module._buffers, module._parameters):
             found.update({f"{prefix}{key}": value for key, value in table.items() if value is not None})
@@ -84,6 +113,8 @@ class LiveParameters(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         owner, _, key = name.rpartition(".")
+        if key.partition(":")[0] in (WEIGHT, BIAS):
+            return _measured(self._owners, name)
         value = getattr(self._owners[owner], key)
         if not isinstance(value, Tensor):
             raise KeyError(name)

@@ -1,4 +1,4 @@
-"""How one projection at an attention call comes about, as names and rows: what a site keeps, and what its proof needs."""
+"""How one projection at an attention call comes about: what a site keeps, and what its proof needs beside it."""
 
 from __future__ import annotations
 

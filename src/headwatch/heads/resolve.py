@@ -1,4 +1,4 @@
-"""Follow q or k at the attention call back to rows of weights: through rotation, norms, added parameters, low-rank parts."""
+"""Follow q or k of an attention call back to rows of weights: through rotation, norms, sums and added parameters."""
 
 from __future__ import annotations
 

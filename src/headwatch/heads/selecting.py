@@ -26,7 +26,9 @@ def select_heads(sites: Sequence[Site], include: Sequence[str], exclude: Sequenc
             raise ValueError(_nothing(pattern, sites))
     kept = [replace(site, heads=_kept(site, include, exclude)) for site in sites]
     if not any(site.heads for site in kept):
-        raise ValueError(f"include={list(include)} and exclude={list(exclude)} leave no head of {len(sites)} layers to watch")
+        raise ValueError(
+            f"include={list(include)} and exclude={list(exclude)} leave no head of {len(sites)} layers to watch"
+        )
     return [site for site in kept if site.heads]
 
 

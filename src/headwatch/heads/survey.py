@@ -141,7 +141,7 @@ def _verdicts(
 def prove_in_place(
     site: Site, call: AttentionCall, found: Examination, evidence: Evidence, parameters: Mapping[str, Tensor]
 ) -> Verdict | None:
-    """Hold given rows against a call that could be followed: with its norms, biases, rotation and scale, but these rows."""
+    """Hold given rows against a call that could be followed: its norms, biases, rotation and scale, but these rows."""
     if (site.n_heads, site.d_head) != (call.q.shape[1], len(found.query.places)):
         return None
     if call.k.shape[1] not in (site.n_kv_heads, site.n_heads):

@@ -1,8 +1,8 @@
 """A forward cut open at every projection and norm, so that what lies between them can be measured.
 
-Between a projection and the attention call stand views, rotations, repeats, sums, gains. Their Jacobian says exactly which
-channel of which projection each coordinate of q and k is, whatever the values are: dead channels, duplicated rows and
-zero-initialised weights included. Ours.
+Between a projection and the attention call stand views, rotations, repeats, sums, gains. Their Jacobian says exactly
+which channel of which projection each coordinate of q and k is, whatever the values are: dead channels, duplicated rows
+and zero-initialised weights included. Ours.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from headwatch.heads.affine import BIAS, WEIGHT, looks_affine, measure_affine
+from headwatch.heads.headmap import IDENTITY
 from headwatch.heads.linearcalls import LinearCall, recognise
 from headwatch.heads.names import LiveParameters
-from headwatch.heads.weights import ParameterIndex
+from headwatch.heads.weights import Matrix, ParameterIndex
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.capture import Capture
 from headwatch.probe.functions import SOFTMAX, bound, flex_operator, is_flash
@@ -37,12 +41,13 @@ _NORMS = {
 _FACTORS = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "div", "div_", "__truediv__", "__itruediv__"})
 _SHIFTS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 _LEAVES_TORCH = frozenset({"numpy", "__array__", "__dlpack__", "tolist", "item"})
-_ASKED = {  # the model must not notice that it is recorded
-    torch.Tensor.requires_grad.__get__: False,  # type: ignore[attr-defined]
-    torch.Tensor.grad_fn.__get__: None,  # type: ignore[attr-defined]
-    torch.Tensor.is_leaf.__get__: True,  # type: ignore[attr-defined]
+_ASKED: dict[object, object] = {  # the model must not notice that it is recorded
+    vars(torch._C.TensorBase)["requires_grad"].__get__: False,
+    vars(torch._C.TensorBase)["grad_fn"].__get__: None,
+    vars(torch._C.TensorBase)["is_leaf"].__get__: True,
 }
 _EPS = ("eps", "variance_epsilon", "norm_eps", "epsilon")
+_AFFINE_TOLERANCE = 3e-2  # of what a quantised layer measured on the identity may differ from itself
 _WINDOW = 2  # generations of cuts that stay: those since the last attention call, and those before it
 
 
@@ -124,12 +129,14 @@ class Tracer(Capture):
         """One torch function: a projection is cut, what follows a cut is recorded, anything else only computed."""
         name = name_of(func)
         linear = recognise(name, args, kwargs, self.index, self.stack.owner)
-        if linear is not None:
+        if linear is not None and not self._is_weight(linear.x):
             return self._cut("linear", _plain(func, args, kwargs), linear.x, linear=linear)
         inside = bool(self.stack.frames) and _is_pointwise(self.stack.frames[-1].module)  # cut as a whole at its end
         if not inside and func in _NORMS and _over_last(named := bound(_NORMS[func], args, kwargs)):
             return self._functional_norm(named, _plain(func, args, kwargs))
         live = any(self._is_live(each) for each in _tensors(args, kwargs))
+        if name == "linear":  # by a weight that is computed: its module is measured as a whole
+            live = False
         if not live or func in SOFTMAX or func in (F.scaled_dot_product_attention, flex_operator()) or is_flash(func):
             out = _plain(func, args, kwargs)
             self._note_cast(name, args, out)
@@ -169,6 +176,11 @@ class Tracer(Capture):
         self._live[result] = self._generation
         return result
 
+    def _is_weight(self, x: Tensor) -> bool:
+        """Whether a matrix is a parameter itself: a product of weights, not of an activation with one."""
+        found = self.index.find(x) if x.dim() == 2 else None
+        return found is not None and found[1].shape == x.shape
+
     def _is_live(self, value: object) -> bool:
         """Whether a tensor carries a graph to a cut that is still kept."""
         if not isinstance(value, Tensor) or not value.requires_grad or value.is_leaf:
@@ -181,6 +193,28 @@ class Tracer(Capture):
     def _note_cast(self, name: str, args: tuple[Any, ...], out: object) -> None:
         if name in _CASTS and isinstance(out, Tensor) and isinstance(args[0], Tensor) and self.index.find(args[0]):
             self.index.note_cast(args[0], out)
+
+    def _opaque_projection(self, frame: Frame, source: Tensor, out: Tensor) -> Tensor | None:
+        """Cut a module that projects by a weight that was not seen: a parametrised one, or one to be measured."""
+        if self._is_live(out) or not looks_affine(frame.module, source, out):
+            return None
+        d_in, d_out = source.shape[-1], out.shape[-1]
+        try:
+            weight, bias = measure_affine(frame.module, d_in, source)
+        except (RuntimeError, ValueError, TypeError, IndexError):  # it does not take a matrix
+            return None
+        expected = nn.functional.linear(source.detach().double(), weight.double(), bias.double())
+        if (expected - out).abs().max() > _AFFINE_TOLERANCE * out.abs().max():
+            return None
+        prefix = f"{frame.name}." if frame.name else ""
+        names = (f"{prefix}{WEIGHT}:{d_in}", f"{prefix}{BIAS}:{d_in}")
+        if is_parametrized(frame.module, "weight"):
+            names = (f"{prefix}weight", f"{prefix}bias")
+        matrix = Matrix(names[0], IDENTITY, np.arange(d_out), d_out)
+        given = (names[1], np.arange(d_out)) if bool(bias.any()) else None
+        linear = LinearCall(source, matrix, given, source.dim() - 1, (out.dim() - 1,))
+        with torch.enable_grad():
+            return self._cut("linear", out.detach(), source, linear=linear)
 
     def _functional_norm(self, named: Mapping[str, Any], out: Tensor) -> Tensor:
         tensors = {}
@@ -223,8 +257,10 @@ class Tracer(Capture):
     def _module_output(self, frame: Frame, args: tuple[Any, ...], out: object) -> object:
         """Cut a norm module that computes in python."""
         source = args[0] if args else None
-        if not isinstance(out, Tensor) or not isinstance(source, Tensor) or not _is_pointwise(frame.module):
+        if not isinstance(out, Tensor) or not isinstance(source, Tensor):
             return None
+        if not _is_pointwise(frame.module):
+            return self._opaque_projection(frame, source, out)
         if out.shape != source.shape or not out.is_floating_point() or not source.is_floating_point():
             return None
         if {id(leaf) for leaf in _leaves(out)} - {id(leaf) for leaf in _leaves(source)}:
@@ -277,7 +313,7 @@ def _broadcasts(parameter: Tensor, tensor: Tensor) -> bool:
 
 
 def _is_pointwise(module: nn.Module) -> bool:
-    """A module without children that is named a norm, or keeps vectors only: a norm or gain, by all that can be seen."""
+    """A module without children that is named a norm, or keeps vectors only: a norm or gain, as far as one sees."""
     if any(True for _ in module.children()):
         return False
     kept = [parameter for parameter in module._parameters.values() if parameter is not None]

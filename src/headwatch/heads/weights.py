@@ -37,10 +37,10 @@ class ParameterIndex:
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = parameters
-        self._by_storage: dict[int, list[tuple[str, Tensor]]] = {}
+        self._by_storage: dict[int | None, list[tuple[str, Tensor]]] = {}
         self._sharded = [name for name, tensor in parameters.items() if hasattr(tensor, "placements")]
         for name, tensor in parameters.items():
-            if tensor.numel() and tensor.layout.__str__() == "torch.strided" and not hasattr(tensor, "placements"):
+            if tensor.numel() and not hasattr(tensor, "placements") and _address(tensor) is not None:
                 self._by_storage.setdefault(_address(tensor), []).append((name, tensor))
         self._casts: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
@@ -50,7 +50,7 @@ class ParameterIndex:
             self._casts[cast] = self._casts.get(source, source)
 
     def find(self, tensor: Tensor, near: str = "") -> tuple[str, Tensor, Tensor] | None:
-        """(name, parameter, view) of the parameter that a tensor is or views; of several names, the nearest to ``near``."""
+        """(name, parameter, view) of the parameter that a tensor is or views; of several, the nearest to ``near``."""
         view = self._casts.get(tensor, tensor)
         if hasattr(view, "placements"):  # a DTensor has no storage to go by
             return None
@@ -114,7 +114,7 @@ def _fits(whole: Tensor, dim: int, view: Tensor, input_dim: int) -> bool:
 
 
 def _offsets(whole: Tensor, view: Tensor, dims: tuple[int, ...]) -> np.ndarray:
-    """Flat place in ``whole`` of every index over ``dims`` of ``view``, other dimensions at 0; shape of those dims, flattened."""
+    """Flat place in ``whole`` of every index over ``dims`` of ``view``, other dimensions at 0; flattened."""
     start = view.storage_offset() - whole.storage_offset()
     grids = np.meshgrid(*[np.arange(view.shape[d]) * view.stride(d) for d in dims], indexing="ij")
     return np.asarray(start + sum(grids)).reshape(-1) if grids else np.array([start])

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
@@ -33,7 +34,7 @@ class ModuleStack:
         frames: the stack.
         seen: names of all modules that have run.
         on_exit: called with the frame of every module that ends.
-        on_output: called with (frame, arguments, output) before that; what it returns, if not None, replaces the output.
+        on_output: called with (frame, arguments, output) before that; what it returns, if anything, is the output.
     """
 
     def __init__(self, model: nn.Module, on_exit: Callable[[Frame], None] | None = None) -> None:
@@ -50,7 +51,7 @@ class ModuleStack:
         """Keep the stack while inside; no hook is left behind."""
         handles = [
             register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._exit, always_call=True),
+            register_module_forward_hook(cast("Callable[..., None]", self._exit), always_call=True),
         ]
         try:
             yield
