@@ -133,9 +133,7 @@ def block(
 def seventy(layer: Shape, cost: Cost, layers: int) -> None:
     """80 layers from one that was measured."""
     print(f"\n70B: {layers} layers of {layer.heads} heads, {layer.kv_heads} key-value heads, N {layer.N}, n {layer.n};")
-    print(
-        "from the one layer above. Held at most: one snapshot that is computed, two that wait, one that waits for a place.\n"
-    )
+    print("from the one layer above. Held at most: one snapshot in work, two that wait, one that has no place yet.\n")
     print("| ranks | layers of a rank | copying, s | worker, s | copied, GiB | held at most, GiB | sent, KiB |")
     print("|" + "---|" * 7)
     for ranks in (1, 8, 64):
