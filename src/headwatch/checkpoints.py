@@ -177,13 +177,15 @@ def _load(file: Path) -> Mapping[str, Any]:
     try:
         loaded = _torch_load(file)
     except pickle.UnpicklingError as error:
-        what = str(error).splitlines()[0]
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
         raise CheckpointError(
-            f"{file} holds Python objects besides tensors ({what}). headwatch does not unpickle what could run code. "
+            f"{file} holds Python objects besides tensors{f' ({named[1]})' if named else ''}. "
+            "headwatch does not unpickle what could run code. "
             "Save the weights alone: as safetensors, or torch.save(model.state_dict(), ...)."
         ) from error
-    except (OSError, RuntimeError, EOFError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    except Exception as error:  # what torch raises on a file that is no checkpoint depends on its first bytes
+        said = f"{type(error).__name__}: {error}" if str(error) else "it is empty or cut off"
+        raise CheckpointError(f"{file} cannot be read as a torch checkpoint ({said}).") from error
     if not isinstance(loaded, Mapping):
         raise CheckpointError(f"{file} holds a {type(loaded).__name__}; expected a state dict.")
     return loaded

@@ -369,6 +369,8 @@ def check_metrics(names: Iterable[str], kind: Kind) -> tuple[str, ...]:
     Raises:
         ValueError: a name is not a numeric metric of this kind.
     """
+    if isinstance(names, str):
+        raise ValueError(f"metrics: expected a list of names, found one string; write [{names!r}].")
     names = tuple(names)
     known = [key for key in keys_of(kind) if REGISTRY[key].dtype != "str"]
     unknown = [name for name in names if name not in known]

@@ -33,4 +33,6 @@ class Notices:
             self._said.add(key)
             self.messages.append(message)
         if self.aloud:
-            warnings.warn(f"headwatch: {message}", HeadwatchWarning, stacklevel=3)
+            text = f"headwatch: {message}"
+        # a registry of its own: what an earlier training of this process was told is said again to this one
+        warnings.warn_explicit(text, HeadwatchWarning, "headwatch", 0, module="headwatch", registry={})

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from headwatch.heads.headmap import HeadMap
 from headwatch.marginal.record import Block
 from headwatch.probe.call import AttentionCall
-from headwatch.probe.calling import ProbeFn, model_call
+from headwatch.probe.calling import ProbeFn, model_call, prepare
 from headwatch.probe.capture import capture
 from headwatch.probe.documents import Context, within
 from headwatch.probe.quiet import quiet_probe
@@ -89,7 +89,9 @@ def head_roles(
         probe_fn: ``probe_fn(model, tokens)`` runs the forward.
         context: makes the context of a forward.
     """
-    call = within(context, model_call(model, probe_fn, head_map))
+    bare = model_call(model, probe_fn, head_map)
+    prepare(bare, tokens)
+    call = within(context, bare)
     handler = _Handler(head_map, period)
     with quiet_probe(model), capture(model, handler):
         call(tokens)

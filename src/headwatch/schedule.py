@@ -38,6 +38,8 @@ class Schedule:
                 f"every_n_train_steps: expected a whole number of optimizer steps above 0, found {n!r}. "
                 "To switch headwatch off, leave the callback out of the Trainer."
             )
+        if isinstance(self.early_steps, (int, float)):
+            raise ValueError(f"early_steps: expected a list of steps, found {self.early_steps!r}; write [1, 2, 4].")
         self.early_steps = tuple(sorted(set(self.early_steps)))
         if any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in self.early_steps):
             raise ValueError(f"early_steps: expected whole numbers ≥ 0, found {self.early_steps!r}.")

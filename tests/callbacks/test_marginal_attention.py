@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader
 
 import headwatch
 from headwatch.callbacks import MarginalAttentionMonitor, QKProfileMonitor
+from headwatch.notices import HeadwatchWarning
 
 DOCUMENTS = torch.randint(0, VOCABULARY, (6, CONTEXT), generator=torch.Generator().manual_seed(1))
 
@@ -136,3 +137,46 @@ def test_a_probe_that_does_not_fit_never_stops_training(tmp_path):
     assert any("the signature monitor failed at step 0" in text for text in run.info["messages"])
     assert any("failed 3 times in a row, last at step 2" in text for text in run.info["messages"])
     assert model.training
+
+
+@pytest.mark.parametrize("form", ["dict", "(x, y)"])
+def test_a_module_without_forward_is_proven_whatever_its_batches(tmp_path, form):
+    class NoForward(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = Tiny()
+
+        def training_step(self, batch, batch_idx):
+            tokens = batch["tokens"] if form == "dict" else batch[0]
+            return self.net._loss(tokens)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 16
+
+        def __getitem__(self, i):
+            row = torch.arange(CONTEXT) % (i + 2)
+            return {"tokens": row, "labels": row} if form == "dict" else (row, row)
+
+    pl.seed_everything(3)
+    documents = {"tokens": DOCUMENTS} if form == "dict" else (DOCUMENTS, DOCUMENTS)
+    monitors = [QKProfileMonitor(5, on_error="raise"), MarginalAttentionMonitor(documents, 4, on_error="raise")]
+    trainer(tmp_path, monitors, max_steps=2).fit(NoForward(), DataLoader(Rows(), batch_size=4))
+    run = headwatch.load(tmp_path)
+    assert set(run.profile["status"].to_pylist()) == {"proven"}
+    assert run.to_pandas("signature").n_eff.notna().all()
+
+
+def test_a_batch_that_forward_does_not_take_leaves_the_heads_structural(tmp_path):
+    class Named(Tiny):
+        def training_step(self, batch, batch_idx):
+            return self._loss(batch["other"])
+
+    pl.seed_everything(3)
+    rows = [{"other": row} for row in torch.randint(0, VOCABULARY, (16, CONTEXT))]
+    with pytest.warns(HeadwatchWarning, match=r"the batch has \['other'\].*probe_fn="):
+        trainer(tmp_path, [QKProfileMonitor(5)], max_steps=2).fit(Named(), DataLoader(rows, batch_size=4))
+    assert set(headwatch.load(tmp_path).profile["status"].to_pylist()) == {"structural"}

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from headwatch.heads.headmap import HeadMap, Projection, Site
+from headwatch.probe.calling import ProbeError
 from headwatch.probe.documents import probe_batches, probe_forwards
 
 TOKENS = torch.arange(24).reshape(6, 4) % 7
@@ -123,9 +124,9 @@ def test_a_compiled_forward_keeps_its_signature():
 
 
 def test_what_cannot_be_called_says_what_to_pass():
-    with pytest.raises(ValueError, match=r"net: RuntimeError.*pass probe_fn=lambda model, batch"):
+    with pytest.raises(ProbeError, match=r"net: RuntimeError.*pass probe_fn=lambda model, batch"):
         run(System(Net()), torch.randn(4, 3), head_map=heads_at("net.blocks.0", "net.blocks.1"))
-    with pytest.raises(ValueError, match=r"has \['pixels'\], but Net.forward takes \['attention_mask', 'input_ids'\]"):
+    with pytest.raises(ProbeError, match=r"has \['pixels'\], but Net.forward takes \['attention_mask', 'input_ids'\]"):
         run(Net(), {"pixels": TOKENS})
 
 

@@ -10,6 +10,7 @@ from headwatch.heads import find_heads
 from headwatch.marginal import column_statistics, consistency, dispersion, drift, drift_noise_floor, signatures
 from headwatch.metrics import SIGNATURE_KEYS
 from headwatch.notices import HeadwatchWarning
+from headwatch.probe.calling import ProbeError
 from headwatch.probe.capture import capture
 from headwatch.probe.documents import probe_batches
 from headwatch.probe.measure import SignatureMeasure
@@ -183,8 +184,9 @@ def test_an_error_in_the_forward_leaves_no_trace():
 
     measure = measure_of(model, probe_fn=failing)
     state = torch.get_rng_state()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ProbeError, match="ZeroDivisionError") as raised:
         measure.take(0)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert all(module.training for module in model.modules())
     assert torch.equal(torch.get_rng_state(), state)
     assert not nn.modules.module._global_forward_hooks

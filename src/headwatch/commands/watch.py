@@ -22,8 +22,11 @@ def register(app: typer.Typer) -> None:
 def _watch(run_dir: Runs, port: Port = 0, open_: Open = False) -> None:
     import webbrowser
 
+    from headwatch.run import load
     from headwatch.watch import serve
 
+    if (run_dir / "run.json").exists():
+        load(run_dir)  # a store that this version cannot read is refused here, not on the page
     with serve(run_dir, port) as server:
         typer.echo(f"Following {run_dir} at {server.address}  (Ctrl-C ends it; training goes on)")
         typer.echo(f"From another machine: ssh -L {server.server_port}:127.0.0.1:{server.server_port} THIS_MACHINE")

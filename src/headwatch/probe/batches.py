@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["batch_size", "cut", "moved", "tokens_of", "valid_of"]
+__all__ = ["batch_size", "cut", "described", "moved", "tokens_of", "valid_of"]
 
 
 def moved(batch: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
@@ -28,6 +28,23 @@ def batch_size(batch: Any) -> int | None:
     3
     """
     return next((tensor.shape[0] for tensor in _tensors(batch) if tensor.ndim), None)
+
+
+def described(batch: Any) -> str:
+    """What a batch holds, in words.
+
+    >>> described({"input_ids": torch.arange(6).reshape(2, 3)})
+    'int64 of shape (2, 3), values 0 to 5'
+    """
+    tensors = list(_tensors(batch))
+    return "; ".join(map(_words, tensors)) if tensors else f"{type(batch).__name__} without a tensor"
+
+
+def _words(tensor: Tensor) -> str:
+    text = f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+    if tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        return f"{text}, values {int(tensor.min())} to {int(tensor.max())}"
+    return text
 
 
 def cut(batch: Any, start: int, stop: int) -> Any:

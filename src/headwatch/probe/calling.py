@@ -11,13 +11,29 @@ from torch import Tensor, nn
 
 from headwatch.heads.headmap import HeadMap
 from headwatch.heads.names import named_modules
-from headwatch.probe.batches import moved
+from headwatch.probe.batches import described, moved
 from headwatch.probe.quiet import quiet_probe
 
-__all__ = ["ProbeFn", "model_call"]
+__all__ = ["ProbeError", "ProbeFn", "model_call", "prepare"]
 
 ProbeFn = Callable[[nn.Module, Any], object]
 _LIGHTNING = ("pytorch_lightning", "lightning")
+
+
+class ProbeError(RuntimeError):
+    """The model could not be run on the probe; the message says what was passed and what to pass instead."""
+
+    def __init__(self, batch: Any, error: Exception) -> None:
+        said = str(error).splitlines()[0] if str(error) else ""
+        remedy = "Pass documents that its forward takes, or probe_fn=lambda model, batch: ... that runs the network"
+        text = f"the model could not run the probe ({described(batch)}): {type(error).__name__}: {said}. {remedy}"
+        super().__init__(said if "probe_fn" in said else text)
+
+
+def prepare(call: Callable[[Any], object], batch: Any) -> None:
+    """Let a call decide what it runs, before anyone listens to the model: that takes forwards of its own."""
+    if isinstance(call, _Submodule):
+        call.prepare(batch)
 
 
 def model_call(
@@ -44,11 +60,13 @@ class _Submodule:
         self._model, self._head_map = model, head_map
         self._chosen: nn.Module | None = None
 
-    def __call__(self, batch: Any) -> object:
-        batch = _placed(self._model, batch)
+    def prepare(self, batch: Any) -> nn.Module:
         if self._chosen is None:
-            self._chosen = self._choose(batch)
-        return _called(self._chosen, batch)
+            self._chosen = self._choose(_placed(self._model, batch))
+        return self._chosen
+
+    def __call__(self, batch: Any) -> object:
+        return _called(self.prepare(batch), _placed(self._model, batch))
 
     def _choose(self, batch: Any) -> nn.Module:
         said = []

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ContextDecorator, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from headwatch.heads.headmap import HeadMap
 from headwatch.probe.batches import batch_size, cut, moved, tokens_of, valid_of
-from headwatch.probe.calling import ProbeFn, model_call
+from headwatch.probe.calling import ProbeError, ProbeFn, model_call, prepare
 from headwatch.probe.quiet import quiet_probe, randomness_kept
 
-__all__ = ["ProbeBatch", "fitted", "probe_batches", "probe_forwards"]
+__all__ = ["ProbeBatch", "documents_call", "probe_batches", "probe_forwards"]
 
 Context = Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any] | None
 _PROOF_DOCUMENTS = 4  # of each half; enough to tell the rows of a projection apart
@@ -79,14 +79,49 @@ def probe_forwards(
         context: makes the context to run in, such as ``trainer.precision_plugin.forward_context``.
         probe_fn: ``probe_fn(model, batch)`` runs the forward instead.
     """
-    call = within(context, model_call(model, probe_fn, head_map))
+    bare = model_call(model, probe_fn, head_map)
+    call = _explained(within(context, bare))
+    with _explaining(batch):
+        prepare(bare, batch)
     batch = batch if probe_fn is not None or _takes(model, call, batch) else _without_last_token(batch)
     half = min(_PROOF_DOCUMENTS, (batch_size(batch) or 0) // 2)
     parts = [cut(batch, 0, half), cut(batch, half, 2 * half)] if half else [batch, batch]
     return [lambda part=part: call(part) for part in parts]  # type: ignore[misc]
 
 
-def fitted(model: nn.Module, call: Callable[[Any], object], batches: Sequence[ProbeBatch]) -> tuple[ProbeBatch, ...]:
+def _explained(call: Callable[[Any], object]) -> Callable[[Any], object]:
+    """The call, whose failure says what it was given."""
+
+    def explained(batch: Any) -> object:
+        with _explaining(batch):
+            return call(batch)
+
+    return explained
+
+
+@contextmanager
+def _explaining(batch: Any) -> Iterator[None]:
+    try:
+        yield
+    except ProbeError:
+        raise
+    except Exception as error:
+        raise ProbeError(batch, error) from error
+
+
+def documents_call(
+    model: nn.Module, head_map: HeadMap, batches: Sequence[ProbeBatch], probe_fn: ProbeFn | None, context: Context
+) -> tuple[Callable[[Any], object], tuple[ProbeBatch, ...]]:
+    """How the model is run on its probe documents, and the documents as it takes them."""
+    bare = model_call(model, probe_fn, head_map)
+    call = _explained(within(context, bare))
+    for item in batches[:1]:
+        with suppress(ProbeError), _explaining(item.batch):  # said when the first snapshot fails
+            prepare(bare, item.batch)
+    return call, _fitted(model, call, batches) if probe_fn is None else tuple(batches)
+
+
+def _fitted(model: nn.Module, call: Callable[[Any], object], batches: Sequence[ProbeBatch]) -> tuple[ProbeBatch, ...]:
     """The probe documents as the model takes them: see :func:`_without_last_token`."""
     if all(_takes(model, call, item.batch) for item in batches[:1]):
         return tuple(batches)

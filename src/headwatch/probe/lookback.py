@@ -14,9 +14,9 @@ from headwatch.heads.headmap import HeadMap, LeftOut, Site
 from headwatch.marginal.geometry import geometry
 from headwatch.marginal.masks import Mask
 from headwatch.probe.call import AttentionCall
-from headwatch.probe.calling import ProbeFn, model_call
+from headwatch.probe.calling import ProbeFn
 from headwatch.probe.capture import capture
-from headwatch.probe.documents import Context, ProbeBatch, within
+from headwatch.probe.documents import Context, ProbeBatch, documents_call
 from headwatch.probe.quiet import quiet_probe
 from headwatch.probe.reduction import marginals_of
 
@@ -60,7 +60,7 @@ def look_back(
         context: makes the context of a forward.
     """
     _check(head_map, split)
-    call = within(context, model_call(model, probe_fn, head_map))
+    call, batches = documents_call(model, head_map, batches, probe_fn, context)
     documents: list[DocumentScores] = []
     for batch in batches:
         scores = _Scores(head_map, batch, split)

@@ -15,9 +15,9 @@ from headwatch.heads.headmap import HeadMap
 from headwatch.marginal.agreement import consistency, dispersion, drift, drift_noise_floor
 from headwatch.metrics import SIGNATURE_KEYS, Kind
 from headwatch.notices import Notices
-from headwatch.probe.calling import ProbeFn, model_call
+from headwatch.probe.calling import ProbeFn
 from headwatch.probe.capture import capture
-from headwatch.probe.documents import Context, ProbeBatch, fitted, within
+from headwatch.probe.documents import Context, ProbeBatch, documents_call
 from headwatch.probe.quiet import quiet_probe
 from headwatch.probe.reduction import Reduction, SiteValues
 from headwatch.snapshot import TOKENS_SCHEMA, Snapshot, heads_table
@@ -68,8 +68,7 @@ class SignatureMeasure:
     ) -> None:
         self.head_map = head_map
         self._model = model
-        self._call = within(context, model_call(model, probe_fn, head_map))
-        self.batches = fitted(model, self._call, batches) if probe_fn is None else tuple(batches)
+        self._call, self.batches = documents_call(model, head_map, batches, probe_fn, context)
         self._options: dict[str, Any] = {"special_tokens": special_tokens, "query_stride": query_stride}
         self._token_documents = token_documents
         self._notices = notices or Notices()
@@ -121,7 +120,7 @@ class SignatureMeasure:
             columns[f"{key}_std"] = _deviation(values)
         summary = self._summary(documents, columns)
         self._previous = {key: columns[key] for key in SIGNATURE_KEYS}
-        flags = self._flags(sites, columns["n_eff"])
+        flags = self._flags(sites, columns["n_eff"], columns["max_logit"])
         rows = {**self._identity, **columns, "flags": flags, "step": np.full(len(flags), step)}
         return Snapshot("signature", step, heads_table("signature", rows), summary, self._tokens(step, sites))
 
@@ -150,10 +149,12 @@ class SignatureMeasure:
                 summary[f"{key}_drift_within"] = drift(columns[key], self._previous[key], layer)
         return {key: value for key, value in summary.items() if np.isfinite(value)}
 
-    def _flags(self, sites: dict[str, SiteValues], n_eff: Values) -> list[str]:
+    def _flags(self, sites: dict[str, SiteValues], n_eff: Values, logits: Values) -> list[str]:
         flags = []
-        for own, module, value in zip(self._identity["flags"], self._identity["module"], n_eff, strict=True):
-            more = "" if np.isfinite(value) else "sink_only" if _measured(sites[module]) else "not_captured"
+        rows = zip(self._identity["flags"], self._identity["module"], n_eff, logits, strict=True)
+        for own, module, value, logit in rows:
+            why = "sink_only" if np.isfinite(logit) else "nan"
+            more = "" if np.isfinite(value) else why if _measured(sites[module]) else "not_captured"
             flags.append(",".join(filter(None, (own, more))))
         return flags
 

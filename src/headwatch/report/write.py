@@ -113,7 +113,8 @@ def measured(run: Run) -> Measured:
     notes: list[str] = []
     profile, signature = (_grid(run, kind, notes) for kind in ("profile", "signature"))
     if profile is None and signature is None:
-        raise StoreError(f"{run.path} holds no snapshot yet: train at least to the first one, then try again.")
+        said = "".join(f"\n  it said: {message}" for message in run.info.get("messages", []))
+        raise StoreError(f"{run.path} holds no snapshot yet: train at least to the first one, then try again.{said}")
     return Measured(profile, signature, _summaries(run), notes)
 
 
