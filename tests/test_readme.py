@@ -63,7 +63,7 @@ def test_plain_loop_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[s
     exec(compile(blocks("python")[1], "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "[0, 1, 2, 4, 8]" in printed
-    assert "stable_rank" in printed
+    assert "st.rank" in printed
 
 
 def test_every_python_block_is_run_here() -> None:
