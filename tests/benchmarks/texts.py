@@ -32,11 +32,11 @@ def windows(text: Tensor, n: int, length: int, seed: int) -> Tensor:
 def text_model(steps: int, *, seed: int = 0, at: Callable[[SmallGPT, int], None] | None = None) -> SmallGPT:
     """A byte model of four layers with four heads; ``at(model, step)`` is called before every step and at the end."""
     torch.manual_seed(seed)
-    model, (text, _) = SmallGPT(256, 96, 4, 4), split_bytes()
+    model, (text, _) = SmallGPT(256, 64, 4, 4), split_bytes()
 
     def batch(step: int) -> tuple[Tensor, Tensor]:
-        ids = windows(text, 12, LENGTH + 1, 1000 + step)
+        ids = windows(text, 8, LENGTH + 1, 1000 + step)
         return ids[:, :-1], ids[:, 1:]
 
-    train(model, batch, steps, lr=2e-3, at=None if at is None else lambda step: at(model, step))
+    train(model, batch, steps, lr=3e-3, at=None if at is None else lambda step: at(model, step))
     return model.eval()
