@@ -16,7 +16,8 @@ LIMIT = 100.0  # seconds for one scenario; a rank that is still there is killed
 def launch(names: list[str], world: int, root: Path) -> None:
     """Run scenarios one after the other; failures are read from their results."""
     command = [sys.executable, str(HERE / "ranks.py"), ",".join(names), str(world), str(root), str(LIMIT)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     within = 60 + LIMIT * len(names)
     done = subprocess.run(command, env=environment, timeout=within, capture_output=True, text=True, check=False)
     (root / "output.txt").write_text(done.stdout + done.stderr)
