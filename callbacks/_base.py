@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from headwatch.alerts import Alerts
 from headwatch.callbacks._config import batch_loss, weight_averaging, x_of
@@ -29,7 +29,7 @@ __all__ = ["HeadMonitor"]
 class HeadMonitor(LightningCallback):
     """Base of the monitors: finds the heads, proves them on the first batch, watches at due steps."""
 
-    kind: Kind
+    kind: ClassVar[Kind]
 
     def __init__(
         self,
@@ -83,6 +83,7 @@ class HeadMonitor(LightningCallback):
         self._run_id: str | None = None
         self._stretch = 1
         self._said: dict[str, list[str]] = {}  # alerts of the run so far
+        self._trainer: Any = None  # a weak reference
         self._forget()
 
     @property
@@ -130,7 +131,7 @@ class HeadMonitor(LightningCallback):
         """Join the session of this fit; two monitors of one name are refused here."""
         if stage != "fit":
             return
-        if getattr(self, "_trainer", None) is None or self._trainer() is not trainer:
+        if self._trainer is None or self._trainer() is not trainer:
             self._run_id, self._stretch, self._said = (
                 None,
                 1,

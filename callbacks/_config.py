@@ -22,7 +22,7 @@ _AVERAGING = ("WeightAveraging", "EMAWeightAveraging", "StochasticWeightAveragin
 def run_config(trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
     """The user's hyperparameters and what decides the course of training, as plain JSON."""
     hparams: dict[str, Any] = dict(getattr(pl_module, "hparams", {}) or {})
-    config = {
+    config: dict[str, Any] = {
         "hparams": hparams,
         "seed": _seed(hparams),
         "trainer": {
