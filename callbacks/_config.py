@@ -75,7 +75,8 @@ def batch_loss(trainer: Trainer, outputs: Any) -> float | None:
 
 def weight_averaging(trainer: Trainer, monitor: object) -> str | None:
     """Name of a callback that has swapped averaged weights in when training ends: one that comes before ``monitor``."""
-    for callback in takewhile(lambda callback: callback is not monitor, trainer.callbacks):
+    callbacks: list[object] = trainer.callbacks  # type: ignore[attr-defined]  # set by a connector
+    for callback in takewhile(lambda callback: callback is not monitor, callbacks):
         for cls in type(callback).__mro__:
             if cls.__name__ in _AVERAGING:
                 return type(callback).__name__

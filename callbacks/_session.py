@@ -240,5 +240,5 @@ def _resumed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
         before = load(path).info
     except StoreError:
         return info
-    kept = {key: before[key] for key in ("created", "null") if key in before}
+    kept: dict[str, Any] = {key: before[key] for key in ("created", "null") if key in before}
     return {**info, **kept, "messages": [*before.get("messages", []), *info["messages"]]}
