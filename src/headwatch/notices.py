@@ -32,7 +32,8 @@ class Notices:
                 return
             self._said.add(key)
             self.messages.append(message)
-        if self.aloud:
-            text = f"headwatch: {message}"
+        if not self.aloud:
+            return
+        text = f"headwatch: {message}"
         # a registry of its own: what an earlier training of this process was told is said again to this one
         warnings.warn_explicit(text, HeadwatchWarning, "headwatch", 0, module="headwatch", registry={})
