@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
@@ -19,10 +20,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+import headwatch.callbacks._base
 import headwatch.measure
 from headwatch.callbacks import MarginalAttentionMonitor, QKProfileMonitor
+from headwatch.heads import find_heads, named_parameters
 from headwatch.heads.names import clean_name
 from headwatch.measure import ProfileMeasure
+from headwatch.parallel import Source, current_ranks
+from headwatch.price import Price
 
 VOCABULARY, CONTEXT, STEPS = 32, 12, 6
 N, HEADS, KV_HEADS, LAYERS = 32, 4, 2, 3
@@ -256,6 +261,42 @@ def crashing_rank(root: Path) -> dict[str, Any]:
 
     fit(root, Crashing(), DDPStrategy(), [QKProfileMonitor(every_n_train_steps=4, early_steps=(1, 2))])
     return {}
+
+
+def slow_rank(root: Path) -> dict[str, Any]:
+    """Reading takes long on rank 0 alone; the interval is stretched on both."""
+
+    class Slow(QKProfileMonitor):
+        stretches: ClassVar[list[int]] = []
+
+        def measure(self, trainer: Any, *rest: Any) -> ProfileMeasure:
+            measure = super().measure(trainer, *rest)
+            visit = measure._source.visit
+            if trainer.is_global_zero:
+                measure._source.visit = lambda copy: (time.sleep(0.05), visit(copy))[1]
+            return measure
+
+        def on_train_batch_end(self, *given: Any) -> None:
+            super().on_train_batch_end(*given)
+            self.stretches.append(self._watcher.schedule.stretch)
+
+    headwatch.callbacks._base.Price = lambda share: Price(share, allowance=0.0)
+    fit(root, Net(), DDPStrategy(), [Slow(every_n_train_steps=1, early_steps=())])
+    return {"stretches": Slow.stretches}
+
+
+def parts_of_a_model(root: Path) -> dict[str, Any]:
+    """Each rank has its own layers, as under pipeline parallelism."""
+    torch.distributed.init_process_group("gloo")
+    net = Net()
+    head_map = find_heads(net)
+    if current_ranks().rank == 1:
+        del net.blocks[2]
+    try:
+        Source(head_map, lambda: named_parameters(net), current_ranks())
+    except ValueError as error:
+        return {"said": str(error)}
+    return {"said": ""}
 
 
 def _out_of_memory(*given: Any) -> None:

@@ -17,7 +17,7 @@ NUMBERS = {
     2: ["ddp", "fsdp2", "tensor_parallel", "tensor_parallel_counted", "fsdp1"],
     4: ["ddp", "fsdp2", "tensor_and_data_parallel"],
 }
-FAULTS = ["failing_rank", "failing_reads", "crashing_rank"]
+FAULTS = ["failing_rank", "failing_reads", "crashing_rank", "slow_rank", "parts_of_a_model"]
 CASES = [(world, name) for world, names in NUMBERS.items() for name in names]
 WITH_SIGNATURES = [(world, name) for world, name in CASES if name != "tensor_parallel_counted"]
 STEPS = [0, 1, 2, 4, 6]
@@ -112,3 +112,17 @@ class TestFaults:
         run = headwatch.load(trained(2) / "crashing_rank")
         assert run.info["status"] == "failed"
         assert run.steps()[:3] == [0, 1, 2]
+
+    def test_the_interval_is_stretched_on_all_ranks_by_what_rank_0_pays(self, trained):
+        first, second = (rank["stretches"] for rank in results(trained(2), "slow_rank"))
+        assert first == second
+        assert first[-1] > 1
+        run = headwatch.load(trained(2) / "slow_rank")
+        assert run.steps()[-1] == scenarios.STEPS
+        assert len(run.steps()) < scenarios.STEPS + 1
+        assert sum("would cost more than max_overhead" in text for text in run.info["messages"]) == 1
+
+    def test_ranks_with_different_layers_are_refused_on_all_of_them(self, trained):
+        for rank in results(trained(2), "parts_of_a_model"):
+            assert "rank 1 does not have blocks.2.attention.q_proj.weight" in rank["said"]
+            assert "headwatch replay" in rank["said"]

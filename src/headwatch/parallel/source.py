@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -42,6 +42,9 @@ class Source:
         parameters: gives the live parameters by name.
         ranks: the processes; all make their source at the same place.
         root: the wrapped model, where FSDP1 shards it.
+
+    Raises:
+        ValueError: on all ranks, when one of them lacks a module of the map.
     """
 
     def __init__(
@@ -55,6 +58,8 @@ class Source:
 
     def _planned(self) -> list[SitePlan]:
         live = self._parameters()
+        missing = [name for site in self._sites for name in parameters_of(site) if name not in live]
+        _refuse_parts_of_a_model(self.ranks.everyone(missing))
         own = [() if self._unit(site) is not None else held_heads(site, live) for site in self._sites]
         by_rank = self.ranks.everyone(own)
         return [
@@ -113,3 +118,13 @@ class Source:
             return copy(Share(place, site if heads == site.heads else replace(site, heads=heads), live=True), live)
         tensors = {name: local_tensor(live[name]) for name in names}
         return copy(Share(place, local_site(site, heads, live), live=False), tensors)
+
+
+def _refuse_parts_of_a_model(missing: Sequence[Sequence[str]]) -> None:
+    rank, names = next(((rank, names) for rank, names in enumerate(missing) if names), (0, ()))
+    if names:
+        raise ValueError(
+            f"rank {rank} does not have {names[0]} and {len(names) - 1} more that rank 0 watches: ranks hold different "
+            "layers (pipeline parallelism), which headwatch does not put together. Measure its checkpoints instead, "
+            "with headwatch replay, or leave the callback out."
+        )
