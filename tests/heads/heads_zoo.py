@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 
 import pytest
@@ -416,16 +416,26 @@ def import_beside(package: str, missing: str) -> None:
 
     timm wants torchvision, which is not built for every torch; torchtune wants a torchao that peft does not want.
     """
-    if find_spec(missing) is None:
-        finder = _Finder(missing)
-        sys.meta_path.insert(0, finder)
-        try:
-            pytest.importorskip(package)
-        finally:
-            sys.meta_path.remove(finder)
-            for name in [name for name in sys.modules if name.split(".")[0] == missing]:
-                del sys.modules[name]
-    pytest.importorskip(package)
+    try:
+        import_module(package)
+    except ImportError:
+        _import_with_stand_in(package, missing)
+
+
+def _import_with_stand_in(package: str, missing: str) -> None:
+    def of_missing() -> list[str]:
+        return [name for name in sys.modules if name.split(".")[0] == missing]
+
+    hidden = {name: sys.modules.pop(name) for name in of_missing()}
+    finder = _Finder(missing)
+    sys.meta_path.insert(0, finder)
+    try:
+        pytest.importorskip(package, exc_type=ImportError)
+    finally:
+        sys.meta_path.remove(finder)
+        for name in of_missing():
+            del sys.modules[name]
+        sys.modules.update(hidden)
 
 
 def timm_vit(**settings: object) -> Callable[[], Built]:

@@ -57,8 +57,8 @@ def examine(tracer: Tracer, call: AttentionCall) -> tuple[Examination, Evidence]
     """
     layouts = _layout(call.q), _layout(call.k)
     q, k = (
-        follow(tracer, tensor, layout, tensor.shape[2])
-        for tensor, layout in zip((call.q, call.k), layouts, strict=True)
+        follow(tracer, tensor, layout, tensor.shape[2], (side,))
+        for side, tensor, layout in zip("qk", (call.q, call.k), layouts, strict=True)
     )
     paths = Paths(tracer, _cuts(q), _cuts(k))
     places = kept_places(k, call.k.shape[-1], paths)

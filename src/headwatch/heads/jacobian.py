@@ -95,11 +95,12 @@ def read(
         plan: shape ``(passes, n_tokens)``.
     """
     flat_maps = [each.reshape(-1) for each in maps]
+    used = [torch.as_tensor(np.flatnonzero(each >= 0), device=tensor.device) for each in flat_maps]
     found: list[list[tuple[np.ndarray, ...]]] = [[] for _ in leaves]
     for channels, grads in _reads(tensor, layout, leaves, plan):
         for i, grad in enumerate(grads):
             if grad is not None:
-                found[i].append(_nonzero(grad, flat_maps[i], channels))
+                found[i].append(_nonzero(grad, flat_maps[i], used[i], channels))
     none = tuple(np.zeros(0, dtype=dtype) for dtype in (np.int64, np.int64, np.int64, np.float64))
     return [Entries(*(np.concatenate(part) for part in zip(none, *each, strict=True))) for each in found]
 
@@ -135,13 +136,15 @@ def _rounds(layout: Layout) -> list[np.ndarray]:
     return [(tokens + turn) % groups for turn in range(rounds)]
 
 
-def _nonzero(grad: Tensor, tokens: np.ndarray, channels: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Entries of a batch of gradients, shape ``(passes, *leaf)``."""
+def _nonzero(grad: Tensor, tokens: np.ndarray, used: Tensor, channels: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Entries of a batch of gradients, shape ``(passes, *leaf)``, among the elements that are used at all."""
     flat = grad.flatten(1)
-    turn, place = (each.cpu().numpy() for each in flat.nonzero(as_tuple=True))
-    value = flat[flat != 0].double().cpu().numpy()
-    token = tokens[place]
-    return token, channels[turn, token], place, value
+    flat = flat if len(used) == flat.shape[1] else flat.index_select(1, used)
+    turn, place = flat.nonzero(as_tuple=True)
+    value = flat[turn, place].double().cpu().numpy()
+    element = used[place].cpu().numpy()
+    token = tokens[element]
+    return token, channels[turn.cpu().numpy(), token], element, value
 
 
 def _support(tensor: Tensor, cotangent: np.ndarray, leaves: Sequence[Tensor]) -> list[np.ndarray]:

@@ -78,7 +78,7 @@ class Trail:
     formulas: dict[Cut, NormFormula]
 
 
-def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail:
+def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int, path: tuple[object, ...] = ()) -> Trail:
     """The trail of a tensor back to the nearest projections.
 
     Args:
@@ -86,6 +86,7 @@ def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail
         tensor: q, k, or what a norm was given.
         layout: its tokens and channels.
         length: tokens per document.
+        path: name of this stretch within the attention call, under which its selection is remembered.
 
     Raises:
         Untraceable: something on the way is no projection, norm, sum, scale, rotation or view.
@@ -97,9 +98,13 @@ def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int) -> Trail
     tolerance = tolerance_of(tensor, *leaves)
     maps = token_maps(tensor, layout, leaves)
     channel_of = [_channel_of(cut, tokens) for cut, tokens in zip(cuts, maps, strict=True)]
-    selection = select(lambda plan: read(tensor, layout, leaves, maps, plan), channel_of, layout, length, tolerance)
+    kinds = tuple((cut.kind, cut.module) for cut in cuts)
+    selection = tracer.recalled(
+        (*path, kinds, layout.n_channels, layout.width),
+        lambda: select(lambda plan: read(tensor, layout, leaves, maps, plan), channel_of, layout, length, tolerance),
+    )
     inner = {
-        i: follow(tracer, cut.input, _inner_layout(cut, maps[i], channel_of[i], layout), length)
+        i: follow(tracer, cut.input, _inner_layout(cut, maps[i], channel_of[i], layout), length, (*path, i))
         for i, cut in enumerate(cuts)
         if cut.kind != "linear" and any(s.cut == i for sources in selection.sources for s in sources)
     }

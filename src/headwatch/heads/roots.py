@@ -48,12 +48,15 @@ class Paths:
         self._tracer = tracer
         self._under: dict[Cut, Under | None] = {}
         self._formulas: dict[Cut, NormFormula] = {}
+        self._direct: dict[Cut, bool] = {}
         self.entry = self._shared(query, key)
         self.root = inputs_of(self.entry)
 
     def beneath(self, cut: Cut) -> Under | None:
         """None for a projection of the root itself, else the projection of the root beneath it."""
-        return None if _same(inputs_of(cut), self.root) else self._expanded(cut)
+        if cut not in self._direct:
+            self._direct[cut] = _same(inputs_of(cut), self.root)
+        return None if self._direct[cut] else self._expanded(cut)
 
     def formula(self, norm: Cut) -> NormFormula:
         """What a norm between two projections computes."""
@@ -92,7 +95,7 @@ class Paths:
         tensor = cut.linear.x
         if not tensor.requires_grad:
             raise Untraceable("nothing was projected before")
-        trail = follow(self._tracer, tensor, _layout(cut), length=1)
+        trail = follow(self._tracer, tensor, _layout(cut), 1, ("under", cut.linear.matrix.parameter))
         below = {link.cut for channel in trail.channels for link in channel.links}
         norms = {channel.norm for channel in trail.channels}
         if len(below) != 1 or len(norms) != 1 or trail.rotation is not None:

@@ -139,7 +139,10 @@ def _merge(blocks: list[_Block], more: list[_Block]) -> None:
 
 
 def _fed_by(block: _Block) -> frozenset[int]:
-    return frozenset(leaf for by_leaf in block.values() for leaf in by_leaf)
+    fed: set[int] = set()
+    for by_leaf in block.values():
+        fed.update(by_leaf)
+    return frozenset(fed)
 
 
 def _partners(blocks: Sequence[list[_Block]], layout: Layout) -> dict[int, int]:
@@ -178,9 +181,10 @@ def _sources(
 
 
 def _constant(block: _Block, tolerance: float) -> float:
-    values = np.array([value for by_leaf in block.values() for value in by_leaf.values()])
-    middle = float(np.median(values))
-    if np.abs(values - middle).max() > tolerance * abs(middle):
+    values = [value for by_leaf in block.values() for value in by_leaf.values()]
+    low, high = min(values), max(values)
+    middle = (low + high) / 2
+    if high - low > 2 * tolerance * abs(middle):
         raise Untraceable("channels are scaled differently from token to token")
     return middle
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -53,6 +54,7 @@ class Survey:
     calls: dict[Key, Call] = field(default_factory=dict)
     ran: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
+    memory: dict[object, Any] = field(default_factory=dict)
 
 
 def run_survey(
@@ -73,10 +75,10 @@ def run_survey(
         given: sites by rule, held against calls that cannot be followed.
         handed: sites from the user, held against every call of their modules.
     """
-    survey = Survey()
+    survey = Survey(memory=dict(first.memory) if first else {})
 
     def handle(call: AttentionCall) -> None:
-        key = (call.module, call.ordinal)
+        tracer.call = key = (call.module, call.ordinal)
         examined, evidence = _examined(tracer, call, parameters, first.calls.get(key) if first else None)
         if first is not None and not examined.is_cross:
             sites = [*handed, *(() if examined.verdict is not None else given)]
@@ -84,7 +86,7 @@ def run_survey(
         survey.calls[key] = examined
         tracer.new_call()
 
-    tracer = Tracer(model, handle)
+    tracer = Tracer(model, handle, survey.memory)
     with quiet_probe(model), installed(tracer):
         probe()
     survey.ran = set(tracer.stack.seen)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from headwatch.probe.stack import Frame
 
 __all__ = ["Cut", "Tracer"]
 
+_Measured = TypeVar("_Measured")
 _CASTS = frozenset({"to", "type", "type_as", "float", "half", "bfloat16", "double", "contiguous", "clone", "detach"})
 _NORMS = {
     F.layer_norm: ("input", "shape", "weight", "bias", "eps"),
@@ -81,14 +82,19 @@ class Tracer(Capture):
     Args:
         model: the model that is going to run.
         handler: called with every attention call; its q and k carry the graph.
+        memory: selections of an earlier trace of the same model, by call and stretch: these are not measured again.
 
     Attributes:
         index: the model's parameters.
-        ran: names of modules that were reached.
+        call: name of the attention call that is examined.
     """
 
-    def __init__(self, model: nn.Module, handler: Callable[[AttentionCall], None]) -> None:
+    def __init__(
+        self, model: nn.Module, handler: Callable[[AttentionCall], None], memory: dict[object, Any] | None = None
+    ) -> None:
         super().__init__(model, handler)
+        self.memory = {} if memory is None else memory
+        self.call: object = None
         self.index = ParameterIndex(LiveParameters(model))
         self.stack.on_output = self._module_output
         self._cuts: dict[int, Cut] = {}
@@ -101,6 +107,14 @@ class Tracer(Capture):
         found = {id(leaf): self._cuts[id(leaf)] for leaf in _leaves(tensor) if id(leaf) in self._cuts}
         order = list(self._cuts)
         return sorted(found.values(), key=lambda cut: order.index(id(cut.leaf)))
+
+    def recalled(self, stretch: tuple[object, ...], measure: Callable[[], _Measured]) -> _Measured:
+        """What was measured for this stretch of the present call, in this trace or the earlier one."""
+        key = (self.call, stretch)
+        if key not in self.memory:
+            self.memory[key] = measure()
+        found: _Measured = self.memory[key]
+        return found
 
     def recent(self) -> list[Cut]:
         """All cuts that are kept, latest first."""
