@@ -236,8 +236,9 @@ class Recorder:
         if self._worker is None or self._closed:
             return
         done = threading.Event()
-        deadline = time.monotonic() + (0.0 if self._stuck else timeout)
-        queued = self._worker.submit(done.set, max(0.0, deadline - time.monotonic()))
+        deadline = time.monotonic() + timeout
+        queued = self._worker.submit(done.set, 0.0 if self._stuck else timeout)
+        self._stuck = self._stuck and not queued  # room in the queue: the worker is back
         if not queued or not done.wait(max(0.0, deadline - time.monotonic())):
             self.notices.say("flush", f"the store was more than {timeout:.0f} s behind a checkpoint that was saved.")
 

@@ -190,6 +190,8 @@ class TestSlowDisk:
         assert time.monotonic() - start < 30  # 199 snapshots, one wait
         hangs.clear()
         gate.set()
+        while recorder._worker._queue.full():
+            time.sleep(0.01)
         recorder.flush()
         member.hand_over_all([200, 201])
         recorder.close("finished")
