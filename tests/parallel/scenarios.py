@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, ModelParallelStrategy
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -131,22 +132,28 @@ def probe() -> list[torch.Tensor]:
     return [torch.randint(0, VOCABULARY, (2, CONTEXT), generator=torch.Generator().manual_seed(i)) for i in range(3)]
 
 
-def fit(root: Path, model: Net, strategy: Any, callbacks: list[pl.Callback], devices: int | None = None) -> Net:
+def fit(
+    root: Path,
+    model: Net,
+    strategy: Any,
+    callbacks: list[pl.Callback],
+    steps: int = STEPS,
+    checkpoint: Path | None = None,
+) -> Net:
     pl.seed_everything(3, verbose=False)
-    devices = devices or int(os.environ["LOCAL_WORLD_SIZE"])
     trainer = pl.Trainer(
-        max_steps=STEPS,
+        max_steps=steps,
         accelerator="cpu",
-        devices=devices,
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         strategy=strategy,
         default_root_dir=root,
         callbacks=callbacks,
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(callback, ModelCheckpoint) for callback in callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(model, data())
+    trainer.fit(model, data(), ckpt_path=checkpoint)
     return model
 
 
@@ -260,6 +267,18 @@ def crashing_rank(root: Path) -> dict[str, Any]:
             return super().training_step(batch, batch_idx)
 
     fit(root, Crashing(), DDPStrategy(), [QKProfileMonitor(every_n_train_steps=4, early_steps=(1, 2))])
+    return {}
+
+
+def resumed(root: Path) -> dict[str, Any]:
+    """Broken off after step 6, resumed from the checkpoint of step 4."""
+
+    def callbacks() -> list[pl.Callback]:
+        saved = ModelCheckpoint(root / "saved", save_top_k=-1, every_n_train_steps=4, filename="{step}")
+        return [QKProfileMonitor(every_n_train_steps=3, early_steps=(1,), on_error="raise"), saved]
+
+    fit(root, Net(), DDPStrategy(), callbacks())
+    fit(root, Net(), DDPStrategy(), callbacks(), steps=8, checkpoint=root / "saved" / "step=4.ckpt")
     return {}
 
 

@@ -17,7 +17,7 @@ NUMBERS = {
     2: ["ddp", "fsdp2", "tensor_parallel", "tensor_parallel_counted", "fsdp1"],
     4: ["ddp", "fsdp2", "tensor_and_data_parallel"],
 }
-FAULTS = ["failing_rank", "failing_reads", "crashing_rank", "slow_rank", "parts_of_a_model"]
+FAULTS = ["failing_rank", "failing_reads", "crashing_rank", "slow_rank", "parts_of_a_model", "resumed"]
 CASES = [(world, name) for world, names in NUMBERS.items() for name in names]
 WITH_SIGNATURES = [(world, name) for world, name in CASES if name != "tensor_parallel_counted"]
 STEPS = [0, 1, 2, 4, 6]
@@ -126,3 +126,11 @@ class TestFaults:
         for rank in results(trained(2), "parts_of_a_model"):
             assert "rank 1 does not have blocks.2.attention.q_proj.weight" in rank["said"]
             assert "headwatch replay" in rank["said"]
+
+    def test_a_resumed_training_goes_on_in_the_same_run(self, trained):
+        results(trained(2), "resumed")
+        run = headwatch.load(trained(2) / "resumed")
+        rows = run.to_pandas()
+        assert run.steps() == [0, 1, 3, 6, 8]
+        first, last = (rows[rows.step == step][list("abcd")].to_numpy() for step in (0, 8))
+        np.testing.assert_allclose(rows[rows.step == 8].drift, np.linalg.norm(last - first, axis=1), atol=1e-12)
