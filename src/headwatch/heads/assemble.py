@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from headwatch.heads.headmap import FLAT, Gain, Projection, Rows, Term
-from headwatch.heads.jacobian import Layout, Untraceable
+from headwatch.heads.jacobian import Untraceable
+from headwatch.heads.layout import Layout
 from headwatch.heads.norms import NormFormula, trailing_places
 from headwatch.heads.recipe import Recipe
 from headwatch.heads.resolve import Channel, Link, Trail

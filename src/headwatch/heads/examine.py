@@ -9,7 +9,8 @@ from torch import Tensor
 
 from headwatch.heads.assemble import kept_places, make_recipe
 from headwatch.heads.headmap import Gain, Rope
-from headwatch.heads.jacobian import Layout, Untraceable
+from headwatch.heads.jacobian import Untraceable
+from headwatch.heads.layout import Layout
 from headwatch.heads.norms import fit_norm
 from headwatch.heads.proof import Evidence, score_tolerance
 from headwatch.heads.recipe import Recipe
@@ -82,10 +83,7 @@ def examine(tracer: Tracer, call: AttentionCall) -> tuple[Examination, Evidence]
 
 def _layout(x: Tensor) -> Layout:
     """Tokens and channels of q or k, shape (B, H, T, n)."""
-    B, H, T, n = x.shape
-    token = np.arange(B)[:, None, None, None] * T + np.arange(T)[None, None, :, None]
-    channel = np.arange(H)[None, :, None, None] * n + np.arange(n)[None, None, None, :]
-    return Layout(np.broadcast_to(token, x.shape), np.broadcast_to(channel, x.shape), B * T, H * n, n)
+    return Layout.regular(x.shape, (0, 2), (1, 3), np.arange(x.shape[0] * x.shape[2]), x.shape[3])
 
 
 def _cuts(trail: Trail) -> set[Cut]:

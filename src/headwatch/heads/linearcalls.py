@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,19 +40,17 @@ class LinearCall:
         """x as a matrix (row, i)."""
         return self.x.movedim(self.x_dim, -1).reshape(-1, self.x.shape[self.x_dim])
 
-    def places(self, shape: torch.Size) -> tuple[np.ndarray, np.ndarray]:
-        """(row, channel) of every element of an output of this shape."""
-        dims = range(len(shape))
-        rows = [d for d in dims if d not in self.channel_dims]
-        return _ravel(shape, tuple(rows)), _ravel(shape, self.channel_dims)
+    def locate(self, shape: Sequence[int], elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(row, channel) of elements of an output of this shape, given by their flat places."""
+        coordinates = np.unravel_index(elements, tuple(shape))
+        rows = [d for d in range(len(shape)) if d not in self.channel_dims]
+        return _ravel(coordinates, shape, rows), _ravel(coordinates, shape, self.channel_dims)
 
 
-def _ravel(shape: torch.Size, dims: tuple[int, ...]) -> np.ndarray:
-    """Index over some dimensions only, for every element."""
-    index = np.zeros(tuple(shape), dtype=np.int64)
+def _ravel(coordinates: Sequence[np.ndarray], shape: Sequence[int], dims: Sequence[int]) -> np.ndarray:
+    index = np.zeros_like(coordinates[0])
     for d in dims:
-        step = np.arange(shape[d]).reshape([-1 if e == d else 1 for e in range(len(shape))])
-        index = index * shape[d] + step
+        index = index * shape[d] + coordinates[d]
     return index
 
 

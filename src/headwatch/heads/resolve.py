@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwatch.heads.jacobian import Layout, Untraceable, read, token_maps
+from headwatch.heads.jacobian import Untraceable, read
+from headwatch.heads.layout import Layout
 from headwatch.heads.norms import NormFormula, fit_norm, trailing_places
 from headwatch.heads.selection import Rotation, Source, select
+from headwatch.heads.tokenmap import leaf_layouts
 from headwatch.heads.trace import Cut, Tracer
 
 __all__ = ["Channel", "Link", "Shift", "Trail", "follow", "tolerance_of"]
@@ -96,63 +98,39 @@ def follow(tracer: Tracer, tensor: Tensor, layout: Layout, length: int, path: tu
         raise Untraceable("no projection by a weight of the model was seen before the attention call")
     leaves = [cut.leaf for cut in cuts]
     tolerance = tolerance_of(tensor, *leaves)
-    maps = token_maps(tensor, layout, leaves)
-    channel_of = [_channel_of(cut, tokens) for cut, tokens in zip(cuts, maps, strict=True)]
+    layouts = leaf_layouts(tensor, layout, cuts, length)
     kinds = tuple((cut.kind, cut.module) for cut in cuts)
     selection = tracer.recalled(
         (*path, kinds, layout.n_channels, layout.width),
-        lambda: select(lambda plan: read(tensor, layout, leaves, maps, plan), channel_of, layout, length, tolerance),
+        lambda: select(lambda plan: read(tensor, layout, leaves, layouts, plan), layout, length, tolerance),
     )
     inner = {
-        i: follow(tracer, cut.input, _inner_layout(cut, maps[i], channel_of[i], layout), length, (*path, i))
+        i: follow(tracer, cut.input, _inner_layout(cut, layouts[i], layout), length, (*path, i))
         for i, cut in enumerate(cuts)
         if cut.kind != "linear" and any(s.cut == i for sources in selection.sources for s in sources)
     }
     formulas = {cut: fit_norm(cut, tolerance) for i, cut in enumerate(cuts) if i in inner and cut.kind == "norm"}
     merged = _merge_gains(cuts, inner, formulas)
-    places = [_place_of(each, tokens) for each, tokens in zip(channel_of, maps, strict=True)]
-    channels = [_channel(sources, cuts, inner, places, merged) for sources in selection.sources]
-    rows = {cut: _rows(cut, tokens, layout) for cut, tokens in zip(cuts, maps, strict=True) if cut.kind == "linear"}
+    channels = [_channel(sources, cuts, inner, layouts, merged) for sources in selection.sources]
+    rows = {cut: _rows(cut, each) for cut, each in zip(cuts, layouts, strict=True) if cut.kind == "linear"}
     for trail in inner.values():
         rows.update(trail.rows)
         formulas.update(trail.formulas)
-    return Trail(
-        channels, _turning(selection.rotation, {cuts[i]: trail for i, trail in inner.items()}, formulas), rows, formulas
-    )
+    turned = {cuts[i]: trail for i, trail in inner.items()}
+    return Trail(channels, _turning(selection.rotation, turned, formulas), rows, formulas)
 
 
-def _channel_of(cut: Cut, tokens: np.ndarray) -> np.ndarray:
-    """Channel of every element: of the weight for a projection, place within the token for anything else."""
-    if cut.linear is not None:
-        return cut.linear.places(cut.leaf.shape)[1]
-    flat = tokens.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    starts = np.searchsorted(flat[order], flat[order], side="left")
-    rank = np.empty_like(flat)
-    rank[order] = np.arange(len(flat)) - starts
-    return rank.reshape(tokens.shape)
-
-
-def _inner_layout(cut: Cut, tokens: np.ndarray, channel_of: np.ndarray, outer: Layout) -> Layout:
+def _inner_layout(cut: Cut, own: Layout, outer: Layout) -> Layout:
     if cut.input.shape != cut.leaf.shape:
         raise Untraceable(f"{cut.module} changes the shape of what it normalises")
-    n_channels = int(channel_of[tokens >= 0].max()) + 1
-    width = outer.width if n_channels % outer.width == 0 else n_channels
-    return Layout(tokens, np.where(tokens >= 0, channel_of, 0), outer.n_tokens, n_channels, width)
-
-
-def _place_of(channel_of: np.ndarray, tokens: np.ndarray) -> dict[int, int]:
-    """Flat place of one element of every channel."""
-    used = np.flatnonzero(tokens.reshape(-1) >= 0)
-    names, first = np.unique(channel_of.reshape(-1)[used], return_index=True)
-    return dict(zip(names.tolist(), used[first].tolist(), strict=True))
+    return replace(own, width=outer.width if own.n_channels % outer.width == 0 else own.n_channels)
 
 
 def _channel(
     sources: Sequence[Source],
     cuts: list[Cut],
     inner: dict[int, Trail],
-    places: list[dict[int, int]],
+    layouts: list[Layout],
     merged: dict[int, Cut],
 ) -> Channel:
     """Join the sources of one coordinate.
@@ -168,7 +146,7 @@ def _channel(
             links.append(Link(cut, source.channel, source.factor))
             continue
         under = inner[source.cut].channels[source.channel]
-        place = places[source.cut][source.channel]
+        place = layouts[source.cut].place_of(source.channel)
         if cut.kind == "norm":
             if len(sources) > 1:
                 raise Untraceable(f"{cut.module}: a sum of norms between projection and attention")
@@ -209,12 +187,11 @@ def _merge_gains(cuts: list[Cut], inner: dict[int, Trail], formulas: dict[Cut, N
     return merged
 
 
-def _rows(cut: Cut, tokens: np.ndarray, layout: Layout) -> np.ndarray:
+def _rows(cut: Cut, layout: Layout) -> np.ndarray:
+    """Row of a projection's input for every token, −1 where there is none."""
     assert cut.linear is not None
-    rows = np.full(layout.n_tokens, -1, dtype=np.int64)
-    used = tokens >= 0
-    rows[tokens[used]] = cut.linear.places(cut.leaf.shape)[0][used]
-    return rows
+    some = layout.some_element()
+    return np.where(some >= 0, cut.linear.locate(layout.shape, np.maximum(some, 0))[0], -1)
 
 
 def _turning(outer: Rotation | None, inner: dict[Cut, Trail], formulas: dict[Cut, NormFormula]) -> Rotation | None:

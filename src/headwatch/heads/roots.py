@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwatch.heads.jacobian import Layout, Untraceable
+from headwatch.heads.jacobian import Untraceable
+from headwatch.heads.layout import Layout
 from headwatch.heads.norms import NormFormula
 from headwatch.heads.resolve import Channel, follow
 from headwatch.heads.trace import Cut, Tracer
@@ -95,7 +96,8 @@ class Paths:
         tensor = cut.linear.x
         if not tensor.requires_grad:
             raise Untraceable("nothing was projected before")
-        trail = follow(self._tracer, tensor, _layout(cut), 1, ("under", cut.linear.matrix.parameter))
+        length = tensor.shape[-2] if tensor.dim() > 2 else 1
+        trail = follow(self._tracer, tensor, _layout(cut), length, ("under", cut.linear.matrix.parameter))
         below = {link.cut for channel in trail.channels for link in channel.links}
         norms = {channel.norm for channel in trail.channels}
         if len(below) != 1 or len(norms) != 1 or trail.rotation is not None:
@@ -110,13 +112,8 @@ def _layout(cut: Cut) -> Layout:
     """Rows and columns of a projection's input."""
     assert cut.linear is not None
     x, x_dim = cut.linear.x, cut.linear.x_dim
-    moved = np.arange(x.numel()).reshape(tuple(x.shape))
-    places = np.moveaxis(moved, x_dim, -1).reshape(-1, x.shape[x_dim])
-    token, channel = np.empty(x.numel(), dtype=np.int64), np.empty(x.numel(), dtype=np.int64)
-    token[places] = np.arange(len(places))[:, None]
-    channel[places] = np.arange(places.shape[1])[None, :]
-    shape = tuple(x.shape)
-    return Layout(token.reshape(shape), channel.reshape(shape), len(places), places.shape[1], places.shape[1])
+    rows = [a for a in range(x.dim()) if a != x_dim]
+    return Layout.regular(x.shape, rows, (x_dim,), np.arange(x.numel() // x.shape[x_dim]), x.shape[x_dim])
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

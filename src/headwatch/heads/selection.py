@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headwatch.heads.jacobian import Entries, Layout, Untraceable
+from headwatch.heads.jacobian import Entries, Untraceable
+from headwatch.heads.layout import Layout
 
 __all__ = ["Rotation", "Selection", "Source", "select"]
 
@@ -54,14 +55,11 @@ _Block = dict[int, dict[int, float]]  # token -> leaf channel -> value, for one 
 _Turned = dict[tuple[int, int], list[tuple[int, float]]]  # pair of channels -> (token, angle)
 
 
-def select(
-    reader: Reader, channel_of: Sequence[np.ndarray], layout: Layout, length: int, tolerance: float
-) -> Selection:
+def select(reader: Reader, layout: Layout, length: int, tolerance: float) -> Selection:
     """Sources and rotation of every channel, from few readings where the tokens suffice, else from all.
 
     Args:
         reader: runs a plan of backward passes, see ``jacobian.read``.
-        channel_of: channel of every element of every cut.
         layout: tokens and channels of the tensor.
         length: tokens per document.
         tolerance: relative; what the tensor's dtype allows.
@@ -69,14 +67,13 @@ def select(
     Raises:
         Untraceable: a channel is not one channel of a cut, or two that rotate.
     """
-    flat = [each.reshape(-1) for each in channel_of]
     few = sparse_plan(layout, length)
     if len(few) < layout.width:
         try:
-            return _select(reader, flat, layout, length, few, tolerance)
+            return _select(reader, layout, length, few, tolerance)
         except Untraceable:  # too few tokens turned: read all
             pass
-    return _select(reader, flat, layout, length, full_plan(layout), tolerance)
+    return _select(reader, layout, length, full_plan(layout), tolerance)
 
 
 def sparse_plan(layout: Layout, length: int) -> np.ndarray:
@@ -100,15 +97,13 @@ def full_plan(layout: Layout) -> np.ndarray:
     )
 
 
-def _select(
-    reader: Reader, channel_of: list[np.ndarray], layout: Layout, length: int, plan: np.ndarray, tolerance: float
-) -> Selection:
-    blocks = [_blocks(part, of, layout.n_channels) for part, of in zip(reader(plan), channel_of, strict=True)]
+def _select(reader: Reader, layout: Layout, length: int, plan: np.ndarray, tolerance: float) -> Selection:
+    blocks = [_blocks(part, layout.n_channels) for part in reader(plan)]
     partner = _partners(blocks, layout)
     if partner and len(plan) < layout.width:
         second = np.vectorize(lambda channel: partner.get(channel, -1))(plan)
-        for block, part, of in zip(blocks, reader(second), channel_of, strict=True):
-            _merge(block, _blocks(part, of, layout.n_channels))
+        for block, part in zip(blocks, reader(second), strict=True):
+            _merge(block, _blocks(part, layout.n_channels))
     sources: list[list[Source]] = [[] for _ in range(layout.n_channels)]
     turned: _Turned = {}
     for cut, each in enumerate(blocks):
@@ -120,13 +115,13 @@ def _select(
         raise Untraceable(f"coordinate {sources.index([])} comes from no weight of the model")
     selection = Selection([tuple(each) for each in sources], _rotation(turned, layout.width))
     if selection.rotation is not None:
-        selection.rotation.angles.extend(_angles(reader, channel_of, layout, length, selection))
+        selection.rotation.angles.extend(_angles(reader, layout, length, selection))
     return selection
 
 
-def _blocks(entries: Entries, channel_of: np.ndarray, n_channels: int) -> list[_Block]:
+def _blocks(entries: Entries, n_channels: int) -> list[_Block]:
     blocks: list[_Block] = [{} for _ in range(n_channels)]
-    columns = (entries.channel, entries.token, channel_of[entries.element], entries.value)
+    columns = (entries.channel, entries.token, entries.source, entries.value)
     for channel, token, leaf_channel, value in zip(*(column.tolist() for column in columns), strict=True):
         blocks[channel].setdefault(token, {})[leaf_channel] = value
     return blocks
@@ -233,7 +228,7 @@ def _rotation(turned: Mapping[tuple[int, int], list[tuple[int, float]]], width: 
 
 
 def _angles(
-    reader: Reader, channel_of: list[np.ndarray], layout: Layout, length: int, selection: Selection
+    reader: Reader, layout: Layout, length: int, selection: Selection
 ) -> Iterator[tuple[int, int, float]]:
     """Angles of every pair of the first head along stretches of neighbouring positions: (token, pair, angle)."""
     assert selection.rotation is not None
@@ -243,7 +238,7 @@ def _angles(
     passes = -(-len(pairs) // (int(stretch.max()) + 1))
     plan = (stretch[None, :] + (int(stretch.max()) + 1) * np.arange(passes)[:, None]) % len(pairs)
     entries = reader(np.array([x for x, _ in pairs])[plan])
-    blocks = [_blocks(part, of, layout.n_channels) for part, of in zip(entries, channel_of, strict=True)]
+    blocks = [_blocks(part, layout.n_channels) for part in entries]
     for place, (x, y) in enumerate(pairs):
         for source in selection.sources[x]:
             other = next(each for each in selection.sources[y] if each.cut == source.cut)
