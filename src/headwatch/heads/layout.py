@@ -19,7 +19,7 @@ class Layout:
     Attributes:
         shape: of the tensor.
         token_axes, tokens: the axes that count tokens, and the token at every place along them (−1: none).
-        channel_axes, channels: the same for channels, which come in ``n_channels // width`` groups (heads) of ``width``.
+        channel_axes, channels: the same for channels, in ``n_channels // width`` groups (heads) of ``width``.
         n_tokens, n_channels, width: how many there are.
     """
 
@@ -34,7 +34,12 @@ class Layout:
 
     @classmethod
     def regular(
-        cls, shape: Sequence[int], token_axes: Sequence[int], channel_axes: Sequence[int], tokens: np.ndarray, width: int
+        cls,
+        shape: Sequence[int],
+        token_axes: Sequence[int],
+        channel_axes: Sequence[int],
+        tokens: np.ndarray,
+        width: int,
     ) -> Layout:
         """Tokens and channels along axes of their own, channels in order.
 
@@ -44,11 +49,13 @@ class Layout:
         sizes, n_channels = [shape[a] for a in token_axes], math.prod(shape[a] for a in channel_axes)
         channels = np.arange(n_channels).reshape([shape[a] for a in channel_axes])
         table = tokens.reshape(sizes)
-        return cls(tuple(shape), tuple(token_axes), table, tuple(channel_axes), channels, tokens.size, n_channels, width)
+        return cls(
+            tuple(shape), tuple(token_axes), table, tuple(channel_axes), channels, tokens.size, n_channels, width
+        )
 
     @classmethod
     def listed(cls, tokens: np.ndarray, channels: np.ndarray, n_tokens: int, width: int) -> Layout:
-        """Any token and channel at any place; arrays of the tensor's shape, token −1 for elements that count for none."""
+        """Any token and channel at any place: arrays of the tensor's shape, −1 for elements that count for none."""
         axes = tuple(range(tokens.ndim))
         n_channels = int(channels[tokens >= 0].max(initial=-1)) + 1
         return cls(tokens.shape, axes, tokens, axes, channels, n_tokens, n_channels, width or n_channels)

@@ -227,9 +227,7 @@ def _rotation(turned: Mapping[tuple[int, int], list[tuple[int, float]]], width: 
     return Rotation(union, angles, width)
 
 
-def _angles(
-    reader: Reader, layout: Layout, length: int, selection: Selection
-) -> Iterator[tuple[int, int, float]]:
+def _angles(reader: Reader, layout: Layout, length: int, selection: Selection) -> Iterator[tuple[int, int, float]]:
     """Angles of every pair of the first head along stretches of neighbouring positions: (token, pair, angle)."""
     assert selection.rotation is not None
     pairs = selection.rotation.pairs
