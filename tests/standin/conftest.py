@@ -9,6 +9,7 @@ import pytest
 from standin.server import API_KEY, ENTITY, StandIn
 
 wandb = pytest.importorskip("wandb")
+from wandb.sdk.lib import module  # noqa: E402  after the check that there is a wandb
 
 QUICK = {
     "init_timeout": 20,
@@ -29,9 +30,16 @@ def server(monkeypatch, tmp_path):
         for name, value in {**standin.environment, "WANDB_DIR": str(tmp_path)}.items():
             monkeypatch.setenv(name, value)
         yield standin
-        with contextlib.suppress(ConnectionError):  # a test may have killed wandb-core
-            wandb.teardown()
+        _leave()
     assert standin.unknown == [], "the stand-in does not know these operations: " + "\n".join(standin.unknown)
+
+
+def _leave():
+    """Forget the runs, also when a test has killed wandb-core: ``wandb.run`` must not reach the next test."""
+    with contextlib.suppress(ConnectionError):
+        wandb.teardown()
+    if wandb.run is not None:
+        module.unset_globals()
 
 
 @pytest.fixture
