@@ -132,11 +132,8 @@ class HeadMonitor(LightningCallback):
         if stage != "fit":
             return
         if self._trainer is None or self._trainer() is not trainer:
-            self._run_id, self._stretch, self._said = (
-                None,
-                1,
-                {},
-            )  # another training: a checkpoint may still bring its own id
+            # another training: a checkpoint may still bring its own id
+            self._run_id, self._stretch, self._said = None, 1, {}
         self._trainer = weakref.ref(trainer)
         self._forget()
         root = Path(self.dirpath or trainer.default_root_dir).absolute()
@@ -244,11 +241,11 @@ class HeadMonitor(LightningCallback):
         if ranks.size == 1 and not trainer.is_global_zero:
             return  # processes that torch.distributed does not join: weights are replicated, one measures
         session.said = session.said or self._said
+        measure = self.measure(trainer, pl_module, head_map, session)  # its errors come before a run opens
         recorder = session.open(trainer, pl_module, head_map, self._run_id)
         session.say_what_is_not_proven(head_map)
         self._run_id = session.run_id
         schedule = Schedule(self.every_n_train_steps, self.early_steps, self._stretch)
-        measure = self.measure(trainer, pl_module, head_map, session)
         price = Price(self.max_overhead)
         agree = ranks.agree if ranks.size > 1 else None
         self._watcher = Watcher(self.monitor, measure, schedule, recorder, price, on_error=self.on_error, agree=agree)

@@ -15,7 +15,6 @@ from headwatch.measure import Measure
 from headwatch.metrics import SIGNATURE_HEADLINE, Kind
 from headwatch.parallel.layout import layout_of, model_to_call
 from headwatch.parallel.signatures import SharedSignatures
-from headwatch.schedule import EARLY_STEPS
 
 __all__ = ["MarginalAttentionMonitor"]
 
@@ -42,7 +41,9 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     Args:
         probe: the documents: a batch, a list of batches, a dataloader, or a number n: the first n validation batches.
-        every_n_train_steps: interval in optimizer steps, after the early steps.
+            Two documents at least, for the spread over documents and for consistency.
+        every_n_train_steps: interval in optimizer steps, after the early steps. A snapshot runs the probe through the
+            model, so the default is wider than that of profiles; each of its steps is one of theirs.
         early_steps: extra due steps at the start. Step 0 and the end are always measured.
         special_tokens: token ids that are ignored as keys, besides the first token of each segment.
         query_stride: count every stride-th query only; cheaper, with the error stated in
@@ -67,8 +68,8 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     Example::
 
-        # the first two validation batches
-        Trainer(callbacks=[MarginalAttentionMonitor(probe=2)])
+        # the first validation batch
+        Trainer(callbacks=[MarginalAttentionMonitor()])
         # documents of your own, beside the profiles
         Trainer(callbacks=[QKProfileMonitor(), MarginalAttentionMonitor(probe=token_ids)])
         # long documents, every fourth query
@@ -79,9 +80,9 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     def __init__(
         self,
-        probe: Any = 2,
-        every_n_train_steps: int = 100,
-        early_steps: Sequence[int] = EARLY_STEPS,
+        probe: Any = 1,
+        every_n_train_steps: int = 200,
+        early_steps: Sequence[int] = (1, 4, 16, 64),
         special_tokens: Sequence[int] = (),
         query_stride: int = 1,
         probe_fn: Callable[..., object] | None = None,

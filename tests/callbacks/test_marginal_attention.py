@@ -97,7 +97,7 @@ def test_both_monitors_share_one_run(tmp_path):
     fit(tmp_path, monitors)
     run = headwatch.load(tmp_path)
     assert run.steps("profile") == [0, 1, 2, 4, 5, 8, 10, 12]
-    assert run.steps("signature") == [0, 1, 2, 4, 8, 12]
+    assert run.steps("signature") == [0, 1, 4, 8, 12]
     assert set(run.info["settings"]) == {"profile", "signature"}
     keys = set(run.summary["key"].to_pylist())
     assert {"n_eff_consistency", "n_eff_dispersion", "n_eff_drift", "n_eff_noise_floor"} <= keys
@@ -112,8 +112,9 @@ def test_an_untrained_decoder_attends_evenly(tmp_path):
 
 class TestRefusals:
     def test_no_validation_loader(self, tmp_path):
-        with pytest.raises(ValueError, match=r"probe=2: expected validation batches, found no validation dataloader"):
-            fit(tmp_path, [MarginalAttentionMonitor(probe=2)])
+        with pytest.raises(ValueError, match=r"no probe documents: .* no validation dataloader. Pass documents"):
+            fit(tmp_path, [MarginalAttentionMonitor()])
+        assert not list(tmp_path.rglob("run.json")), "a run that never began left a folder"
 
     @pytest.mark.parametrize("probe", [None, 0, -1])
     def test_no_documents(self, probe):
@@ -135,7 +136,7 @@ def test_a_probe_that_does_not_fit_never_stops_training(tmp_path):
     assert run.steps("profile") == [0, 1, 2, 4, 5, 8, 10, 12]
     assert run.steps("signature") == []
     assert any("the signature monitor failed at step 0" in text for text in run.info["messages"])
-    assert any("failed 3 times in a row, last at step 2" in text for text in run.info["messages"])
+    assert any("failed 3 times in a row, last at step 4" in text for text in run.info["messages"])
     assert model.training
 
 

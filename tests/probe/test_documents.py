@@ -168,7 +168,7 @@ def test_the_first_validation_batches():
     loader = DataLoader(TOKENS, batch_size=2)
     batches = probe_batches(2, loader)
     assert torch.equal(torch.cat([b.tokens for b in batches]), TOKENS[:4])
-    with pytest.raises(ValueError, match="found no validation dataloader"):
+    with pytest.raises(ValueError, match="no validation dataloader"):
         probe_batches(2)
 
 

@@ -250,6 +250,28 @@ def test_a_resumed_run_draws_the_trail_of_its_past(monkeypatch):
     assert drawn == {"headwatch/simplex": png(3)}
 
 
+def test_drawing_stays_a_small_share_of_the_time_and_the_last_picture_comes(monkeypatch):
+    now = [0.0]
+
+    def takes_six_seconds(table, trails, **_):
+        now[0] += 6
+        return png(len(trails))
+
+    monkeypatch.setattr("headwatch.figures.composite.composite_png", takes_six_seconds)
+    draws = pictures.Pictures("t", None, lambda key, message: None, clock=lambda: now[0])
+    drawn = []
+    for row in make_rows(steps=range(8)):
+        drawn.append(draws.of(row))
+        now[0] += 100
+    assert [bool(each) for each in drawn] == [True, True, False, False, True, False, False, True], (
+        "12 s of drawing are 10 and half a percent of 400 s"
+    )
+    assert drawn[-1] == {"headwatch/simplex": png(7)}, "the trail has the steps that were not drawn"
+    now[0] += 2000  # 24 s of drawing are 10 and half a percent of 2,800 s
+    later = draws.of(next(iter(make_rows(steps=(8, 9)))))
+    assert later == {"headwatch/simplex": png(8)}
+
+
 def test_a_long_history_is_thinned_and_keeps_its_ends():
     parts = split_steps(make_profile_table(1, 2, steps=range(100)), most=10)
     steps = [table["step"][0].as_py() for table in parts]

@@ -47,7 +47,7 @@ def train(corpus: Corpus, directory: Path, *, steps: int, seed: int, wandb: bool
         max_steps=steps,
         max_epochs=1,
         logger=logger,
-        callbacks=[QKProfileMonitor(every_n_train_steps=50), MarginalAttentionMonitor(probe=probe)],
+        callbacks=[QKProfileMonitor(every_n_train_steps=50), MarginalAttentionMonitor(probe, every_n_train_steps=50)],
         default_root_dir=directory,
         enable_checkpointing=False,
         enable_model_summary=False,

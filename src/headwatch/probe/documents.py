@@ -163,7 +163,8 @@ def _batches(probe: Any, validation: Iterable[Any] | None) -> Iterable[Any]:
     if isinstance(probe, int) and not isinstance(probe, bool):
         if validation is None:
             raise ValueError(
-                f"probe={probe}: expected validation batches, found no validation dataloader; pass a batch"
+                f"no probe documents: probe={probe} takes the first validation batches, and this training has no "
+                "validation dataloader. Pass documents as probe=batch: a batch like those that the model is trained on."
             )
         return islice(validation, probe)
     if isinstance(probe, (Tensor, Mapping, tuple)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -15,6 +16,8 @@ __all__ = ["PICTURE_KEY", "Pictures", "picture_key"]
 
 PICTURE_KEY = "headwatch/simplex"
 _OFF_AFTER = 3  # failures in a row
+_SHARE = 0.005  # of the time since the first picture; drawing is Python and competes with the training thread
+_ALLOWANCE = 10.0  # seconds of drawing that are not counted: the dense early steps
 
 
 def picture_key(monitor: str) -> str:
@@ -27,22 +30,32 @@ def picture_key(monitor: str) -> str:
 
 
 class Pictures:
-    """Draws one PNG per profile of a row.
+    """Draws one PNG per profile of a row, as long as drawing stays a small share of the time; always at the end.
 
     Args:
         title: heading of the pictures.
         history: profile rows that a resumed run has from before.
         say: where a failure is said, ``say(key, message)``.
+        clock: seconds, never going backwards.
     """
 
-    def __init__(self, title: str, history: pa.Table | None, say: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        title: str,
+        history: pa.Table | None,
+        say: Callable[[str, str], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._drawing = 0.0
         self._title = title
         self._trails = {"profile": Trails(() if history is None else split_steps(at_rest(history)))}
         self._failures = 0
         self._say = say
 
     def of(self, row: Row) -> dict[str, bytes]:
-        """PNG by key; empty after three failures in a row."""
+        """PNG by key; empty where drawing would cost too much, and after three failures in a row."""
         pictures: dict[str, bytes] = {}
         for monitor, snapshot in row.snapshots.items():
             if kind_of(monitor) == "profile" and self._failures < _OFF_AFTER:
@@ -51,11 +64,14 @@ class Pictures:
 
     def _draw(self, monitor: str, table: pa.Table, row: Row, pictures: dict[str, bytes]) -> None:
         trails = self._trails.setdefault(monitor, Trails())
-        try:
-            pictures[picture_key(monitor)] = self._png(table, trails, _beside(monitor, row))
-            self._failures = 0
-        except Exception as error:  # drawing can fail in many ways; the row's numbers must not be lost for it
-            self.failed(error)
+        began = self._clock()
+        if row.final or self._drawing <= _ALLOWANCE + _SHARE * (began - self._began):
+            try:
+                pictures[picture_key(monitor)] = self._png(table, trails, _beside(monitor, row))
+                self._failures = 0
+            except Exception as error:  # drawing can fail in many ways; the row's numbers must not be lost for it
+                self.failed(error)
+            self._drawing += self._clock() - began
         trails.add(table)
 
     def _png(self, table: pa.Table, trails: Trails, signature: pa.Table | None) -> bytes:
