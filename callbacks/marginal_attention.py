@@ -6,15 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from headwatch.alerts import DEFAULT_ALERTS
+from headwatch.budgets import WANTED_DOCUMENTS
 from headwatch.callbacks._base import HeadMonitor
 from headwatch.callbacks._documents import documents_of
 from headwatch.callbacks._lightning import LightningModule, Trainer
 from headwatch.callbacks._session import Session
 from headwatch.heads import HeadMap
 from headwatch.measure import Measure
-from headwatch.metrics import SIGNATURE_HEADLINE, Kind
+from headwatch.metrics import ROLE_KEYS, SIGNATURE_HEADLINE, Kind
 from headwatch.parallel.layout import layout_of, model_to_call
 from headwatch.parallel.signatures import SharedSignatures
+from headwatch.probe.documents import ProbeBatch
+from headwatch.probe.lookback import measure_budgets
+from headwatch.role_measure import WithRoles
 
 __all__ = ["MarginalAttentionMonitor"]
 
@@ -35,9 +39,12 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     and in the store also ``c95`` (share of keys that hold 95 % of the attention), ``peak_mean`` (mean over keys of the
     largest attention that any query gives them) and ``max_logit`` (largest score before softmax), each with ``_std``
-    over documents. For the whole model, ``headsum/<signature>/median``, ``/p10``, ``/p90``; always side by side
-    ``/consistency`` (mean Pearson correlation between documents) and ``/dispersion`` (spread over heads: a fixed random
-    net is consistent, with dispersion near 0); ``/drift`` against the snapshot before, beside its ``/noise_floor``.
+    over documents. With ``roles=True`` also ``previous_token``, ``duplicate_token`` and ``induction``: mean attention
+    at the distances that define these roles, 0 to 1; they go to the logger too.
+
+    For the whole model, ``headsum/<signature>/median``, ``/p10``, ``/p90``; always side by side ``/consistency`` (mean
+    Pearson correlation between documents) and ``/dispersion`` (spread over heads: a fixed random net is consistent,
+    with dispersion near 0); ``/drift`` against the snapshot before, beside its ``/noise_floor``.
 
     Args:
         probe: the documents: a batch, a list of batches, a dataloader, or a number n: the first n validation batches.
@@ -48,6 +55,9 @@ class MarginalAttentionMonitor(HeadMonitor):
         special_tokens: token ids that are ignored as keys, besides the first token of each segment.
         query_stride: count every stride-th query only; cheaper, with the error stated in
             ``headwatch.marginal.column_statistics``.
+        roles: also measure what known role a head plays, on repeated random tokens; causal language models only.
+        budgets: at the end of ``fit``, measure KV-cache budgets on the probe documents (40 at least are wanted) and
+            write them to ``budgets/`` in the run's directory: ``prune_ratios.npy``, ``budgets.json``, ``budgets.png``.
         probe_fn: ``probe_fn(pl_module, batch)`` runs the network once on a probe batch; by default the module's own
             ``forward``, else the smallest submodule that holds all heads. Never ``training_step``.
         dirpath: root of the store; the Trainer's ``default_root_dir`` by default.
@@ -85,6 +95,8 @@ class MarginalAttentionMonitor(HeadMonitor):
         early_steps: Sequence[int] = (1, 4, 16, 64),
         special_tokens: Sequence[int] = (),
         query_stride: int = 1,
+        roles: bool = False,
+        budgets: bool = False,
         probe_fn: Callable[..., object] | None = None,
         dirpath: str | None = None,
         name: str | None = None,
@@ -126,26 +138,86 @@ class MarginalAttentionMonitor(HeadMonitor):
         self.probe = probe
         self.special_tokens = tuple(special_tokens)
         self.query_stride = query_stride
+        self.roles = roles
+        self.budgets = budgets
+        if roles:
+            self.metrics = tuple(dict.fromkeys((*self.metrics, *ROLE_KEYS)))
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._documents: Sequence[ProbeBatch] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_documents": ()}
 
     def settings(self) -> dict[str, Any]:
         """Settings that ``run.json`` records."""
         probe = self.probe if isinstance(self.probe, int) else type(self.probe).__name__
-        own = {"probe": probe, "special_tokens": list(self.special_tokens), "query_stride": self.query_stride}
+        own = {
+            "probe": probe,
+            "special_tokens": list(self.special_tokens),
+            "query_stride": self.query_stride,
+            "roles": self.roles,
+            "budgets": self.budgets,
+        }
         return {**super().settings(), **own}
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The signatures of every head of the map on the probe documents."""
         root = trainer.strategy.model
         layout = layout_of(pl_module, root)
-        return SharedSignatures(
-            model_to_call(pl_module, root, layout),
+        model = model_to_call(pl_module, root, layout)
+        forward: dict[str, Any] = {"probe_fn": self.probe_fn, "context": trainer.precision_plugin.forward_context}
+        signatures = SharedSignatures(
+            model,
             head_map,
             documents_of(trainer, self.probe),
             ranks=session.ranks,
             layout=layout,
-            probe_fn=self.probe_fn,
-            context=trainer.precision_plugin.forward_context,
             special_tokens=self.special_tokens,
             query_stride=self.query_stride,
             notices=session.notices,
+            **forward,
         )
+        self._documents = signatures.batches
+        if not self.roles:
+            return signatures
+        if layout == "tensor_parallel":
+            raise ValueError("roles=True: role scores are not measured under tensor parallelism; leave it off.")
+        return WithRoles(signatures, model, head_map, notices=session.notices, **forward)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The last snapshot, and the budgets where they are asked for; then the run is closed."""
+        if self.budgets and self._watcher is not None:
+            self._write_budgets(trainer, pl_module)
+        super().on_train_end(trainer, pl_module)
+
+    def _write_budgets(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Measured on rank 0, which needs the whole model; what fails is said and costs the budgets alone."""
+        session, head_map = self._session, self._head_map
+        if session is None or head_map is None or session.recorder is None:
+            return
+        from headwatch.figures.budgets import export_budgets
+
+        try:
+            layout = layout_of(pl_module, trainer.strategy.model)
+            if session.ranks.size > 1 and layout != "whole":
+                raise ValueError(f"they need the whole model on one rank, and {layout} shards it")
+            context = trainer.precision_plugin.forward_context
+            budgets = measure_budgets(pl_module, head_map, self._documents, probe_fn=self.probe_fn, context=context)
+            export_budgets(budgets, session.recorder.store.path / "budgets")
+        except Exception as error:
+            if self.on_error == "raise":
+                raise
+            session.notices.say(
+                "budgets",
+                f"KV budgets could not be measured at the end of fit: {error}. Everything else is written; load a "
+                "checkpoint in one process and call headwatch.probe.lookback.measure_budgets to get them.",
+            )
+            return
+        if budgets.metadata["n_documents"] < WANTED_DOCUMENTS:
+            session.notices.say(
+                "budgets documents",
+                f"KV budgets were measured on {budgets.metadata['n_documents']} documents; {WANTED_DOCUMENTS} at least "
+                "are wanted. Pass more as probe=.",
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headwatch.metrics import HEADLINE_KEYS, PROFILE_KEYS, REGISTRY, SIGNATURE_KEYS, Metric
+from headwatch.metrics import HEADLINE_KEYS, PROFILE_KEYS, REGISTRY, ROLE_KEYS, SIGNATURE_KEYS, Metric
 
 PAGE = Path(__file__).with_name("metrics.md")
 
@@ -28,7 +28,15 @@ def page() -> str:
         "Of the attention on the probe documents: the mean over documents; `<key>_std` is their deviation.",
         SIGNATURE_KEYS,
     )
-    return "\n".join((HEAD, profiles, signatures))
+    roles = _section(
+        "Roles",
+        "With `MarginalAttentionMonitor(roles=True)`, for causal language models: mean attention weights on random "
+        "tokens that are repeated once, drawn from the ids of the probe documents. Previous token: Elhage et al., "
+        "*A Mathematical Framework for Transformer Circuits*, 2021. Duplicate token: Wang et al., arXiv:2211.00593. "
+        "Induction: Olsson et al., arXiv:2209.11895.",
+        ROLE_KEYS,
+    )
+    return "\n".join((HEAD, profiles, signatures, roles))
 
 
 def _section(title: str, lead: str, keys: tuple[str, ...]) -> str:

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["COMPRESSION", "Budgets", "DocumentScores", "floored", "kept_fractions"]
+__all__ = ["COMPRESSION", "WANTED_DOCUMENTS", "Budgets", "DocumentScores", "floored", "kept_fractions"]
 
 Array = NDArray[np.float64]
 COMPRESSION: Array = np.arange(1, 100) / 100  # share of keys that is dropped; index i ↔ (i + 1)/100
+WANTED_DOCUMENTS = 40  # with fewer, the budgets are those of the documents more than those of the model
 _SMALLEST = 1e-9
 
 
@@ -155,8 +156,8 @@ class Budgets:
         directory = Path(directory)
         if not (directory / "kept.npy").is_file():
             raise FileNotFoundError(
-                f"no budgets in {directory}; expected kept.npy and budgets.json. Budgets need the model: let the "
-                "monitor write them at the end of fit, or call headwatch.probe.lookback.measure_budgets(model, ...)."
+                f"no budgets in {directory}; expected kept.npy and budgets.json. Budgets need the model: train with "
+                "MarginalAttentionMonitor(budgets=True), or call headwatch.probe.lookback.measure_budgets(model, ...)."
             )
         kept, reading = (np.load(directory / name, allow_pickle=False) for name in ("kept.npy", "reading.npy"))
         return cls(kept, reading, json.loads((directory / "budgets.json").read_text(encoding="utf-8")))

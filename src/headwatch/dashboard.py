@@ -74,8 +74,9 @@ _GLANCE = (
     "statistics random weights of this shape would hardly give, corrected for the number of heads.\n\n" + _THETA
 )
 _BUDGETS = (
-    "Budgets for KV-cache eviction are computed from look-back queries by `headwatch budgets RUN` and lie in the "
-    "run's artifact, not in these charts. **These charts are no budgets**: how few keys a head needs while "
+    "Budgets for KV-cache eviction are measured from look-back queries at the end of fit, with "
+    "`MarginalAttentionMonitor(budgets=True)`; they lie in `budgets/` of the run's artifact, with a picture, not in "
+    "these charts. **These charts are no budgets**: how few keys a head needs while "
     "reading says little about which keys it will need later; fixed budgets from reading attention starve "
     "induction heads."
 )

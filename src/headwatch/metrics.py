@@ -44,6 +44,7 @@ class Metric:
 _FREE = "n × n products, on the worker"
 _BOOK = "free: bookkeeping between snapshots"
 _PROBE = "one probe forward, shared by all signatures"
+_REPEATED = "one more forward, on repeated random tokens; with roles=True"
 
 
 def _m(
@@ -343,9 +344,43 @@ _SIGNATURE = (
     ),
 )
 
-REGISTRY: dict[str, Metric] = {metric.key: metric for metric in (*_PROFILE, *_SIGNATURE)}
+_ROLES = (
+    _m(
+        "previous_token",
+        "previous-token score",
+        0,
+        1,
+        "Mean attention to the token before, on repeated random tokens.",
+        "Near 1: a previous-token head, the first half of an induction circuit.",
+        kind="signature",
+        cost=_REPEATED,
+    ),
+    _m(
+        "duplicate_token",
+        "duplicate-token score",
+        0,
+        1,
+        "Mean attention to a token's own earlier occurrence, on repeated random tokens.",
+        "Near 1: a duplicate-token head.",
+        kind="signature",
+        cost=_REPEATED,
+    ),
+    _m(
+        "induction",
+        "induction score",
+        0,
+        1,
+        "Mean attention to what followed a token's earlier occurrence, on repeated random tokens.",
+        "Its rise is the forming of an induction head.",
+        kind="signature",
+        cost=_REPEATED,
+    ),
+)
+
+REGISTRY: dict[str, Metric] = {metric.key: metric for metric in (*_PROFILE, *_SIGNATURE, *_ROLES)}
 PROFILE_KEYS: tuple[str, ...] = tuple(metric.key for metric in _PROFILE)
 SIGNATURE_KEYS: tuple[str, ...] = tuple(metric.key for metric in _SIGNATURE)
+ROLE_KEYS: tuple[str, ...] = tuple(metric.key for metric in _ROLES)  # only where roles are asked for
 NULL_KEYS: tuple[str, ...] = tuple(metric.key for metric in _PROFILE if metric.tail)
 HEADLINE_KEYS: tuple[str, ...] = (
     "theta_distance",
@@ -360,7 +395,7 @@ SIGNATURE_HEADLINE: tuple[str, ...] = ("n_eff", "mutual_information", "row_entro
 
 def keys_of(kind: Kind) -> tuple[str, ...]:
     """The metric columns of one kind of snapshot."""
-    return PROFILE_KEYS if kind == "profile" else SIGNATURE_KEYS
+    return PROFILE_KEYS if kind == "profile" else (*SIGNATURE_KEYS, *ROLE_KEYS)
 
 
 def check_metrics(names: Iterable[str], kind: Kind) -> tuple[str, ...]:

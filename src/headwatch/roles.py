@@ -15,12 +15,14 @@ Each lies in [0, 1]. They come from the same pass over blocks of queries as the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headwatch.heads.headmap import HeadMap
 from headwatch.marginal.record import Block
+from headwatch.metrics import ROLE_KEYS
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.calling import ProbeFn, model_call, prepare
 from headwatch.probe.capture import capture
@@ -30,7 +32,7 @@ from headwatch.probe.reduction import marginals_of, select_heads
 
 __all__ = ["ROLES", "RoleScores", "head_roles", "repeated_tokens"]
 
-ROLES = ("previous_token", "duplicate_token", "induction")
+ROLES = ROLE_KEYS
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def repeated_tokens(
 def head_roles(
     model: nn.Module,
     head_map: HeadMap,
-    tokens: Tensor,
+    tokens: Any,
     *,
     period: int = 50,
     probe_fn: ProbeFn | None = None,
@@ -85,7 +87,7 @@ def head_roles(
     Args:
         model: a causal language model.
         head_map: what is watched.
-        tokens: from :func:`repeated_tokens` with the same ``period``.
+        tokens: from :func:`repeated_tokens` with the same ``period``, or a batch of the model's make that holds them.
         probe_fn: ``probe_fn(model, tokens)`` runs the forward.
         context: makes the context of a forward.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, REGISTRY, SIGNATURE_KEYS, Kind
+from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, REGISTRY, ROLE_KEYS, SIGNATURE_KEYS, Kind
 
 SCHEMA_VERSION = 1
 
@@ -43,9 +43,13 @@ def profile_schema() -> pa.Schema:
 
 
 def signature_schema() -> pa.Schema:
-    """Schema of every ``signature/`` part: identity, mean over documents and ``_std`` of each signature, context."""
+    """Schema of every ``signature/`` part: identity, mean and ``_std`` over documents of each signature, context.
+
+    Between them the role scores, null unless they are asked for.
+    """
     metrics = [pa.field(name, pa.float64()) for key in SIGNATURE_KEYS for name in (key, f"{key}_std")]
-    return pa.schema([*_IDENTITY, *metrics, *_CONTEXT])
+    roles = [pa.field(key, pa.float64()) for key in ROLE_KEYS]
+    return pa.schema([*_IDENTITY, *metrics, *roles, *_CONTEXT])
 
 
 SUMMARY_SCHEMA = pa.schema(
@@ -109,6 +113,15 @@ class Snapshot:
             table = table.set_column(
                 place, table.schema.field(name), constant(value, table.num_rows, table.schema.field(name).type)
             )
+        return replace(self, heads=table)
+
+    def with_heads(self, **columns: object) -> Snapshot:
+        """A copy whose columns hold these values, one per row."""
+        table = self.heads
+        for name, values in columns.items():
+            place = table.schema.get_field_index(name)
+            column = table.schema.field(name)
+            table = table.set_column(place, column, _column(values, column.type))
         return replace(self, heads=table)
 
     def with_flags(self, flags: Sequence[str]) -> Snapshot:

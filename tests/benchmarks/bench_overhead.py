@@ -9,8 +9,8 @@ falls on all of them.
 
 Counted are the seconds that the training thread spends in each (events), and by how much the other steps are slower
 than without (hooks, and a worker that takes a core): the slowdown. Where fewer than 1,000 steps run, each event counts
-as often as the profiles' schedule has it in 1,000 steps (an upper bound for both monitors); the table says what was run. Finding and proving the heads happens once
-and is given by itself. The dense way is timed on a few heads and scaled to all.
+as often as the profiles' schedule has it in 1,000 steps, an upper bound for both monitors; the table says what was run.
+Finding and proving the heads happens once and is given by itself. The dense way is timed on a few heads and scaled.
 """
 
 from __future__ import annotations

@@ -8,8 +8,14 @@ from tiny import CONTEXT, VOCABULARY, Tiny, batches, fingerprint, trainer
 from torch.utils.data import DataLoader
 
 import headwatch
+from headwatch.budgets import COMPRESSION
 from headwatch.callbacks import MarginalAttentionMonitor, QKProfileMonitor
+from headwatch.heads import find_heads
+from headwatch.metrics import ROLE_KEYS
 from headwatch.notices import HeadwatchWarning
+from headwatch.probe.documents import probe_batches
+from headwatch.probe.lookback import measure_budgets
+from headwatch.role_measure import repeated_documents
 
 DOCUMENTS = torch.randint(0, VOCABULARY, (6, CONTEXT), generator=torch.Generator().manual_seed(1))
 
@@ -108,6 +114,66 @@ def test_an_untrained_decoder_attends_evenly(tmp_path):
     fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS, on_error="raise")], max_steps=1)
     rows = headwatch.load(tmp_path).to_pandas("signature").query("step == 0")
     assert rows.n_eff.between(0.9, 1.0001).all()
+
+
+class TestBudgets:
+    def test_are_written_at_the_end_of_fit_and_are_those_of_the_trained_model(self, tmp_path):
+        model, _ = fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS, budgets=True, on_error="raise")])
+        (folder,) = tmp_path.rglob("budgets")
+        expected = measure_budgets(model, find_heads(model), probe_batches(DOCUMENTS))
+        ratios = np.load(folder / "prune_ratios.npy")
+        assert ratios.shape[0] == 99
+        np.testing.assert_allclose(ratios, expected.prune_ratios(), atol=1e-6)
+        np.testing.assert_allclose(ratios.mean((1, 2)), COMPRESSION, atol=0.02)
+        assert (folder / "budgets.png").read_bytes().startswith(b"\x89PNG")
+        (said,) = [text for text in headwatch.load(tmp_path).info["messages"] if "budgets" in text]
+        assert f"on {len(DOCUMENTS)} documents; 40 at least" in said
+
+    @pytest.mark.filterwarnings("ignore::headwatch.notices.HeadwatchWarning")
+    def test_a_failure_costs_the_budgets_alone(self, tmp_path, monkeypatch):
+        def fails(*given, **named):
+            raise RuntimeError("no memory left")
+
+        monkeypatch.setattr("headwatch.callbacks.marginal_attention.measure_budgets", fails)
+        fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS, budgets=True)])
+        run = headwatch.load(tmp_path)
+        assert run.complete
+        assert run.steps("signature")[-1] == 12
+        assert any(
+            "KV budgets could not be measured at the end of fit: no memory left" in m for m in run.info["messages"]
+        )
+        assert not list(tmp_path.rglob("budgets"))
+
+
+class TestRoles:
+    def test_scores_lie_beside_the_signatures(self, tmp_path):
+        model, _ = fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS, 4, roles=True, on_error="raise")])
+        rows = headwatch.load(tmp_path).to_pandas("signature")
+        batch, period = repeated_documents(probe_batches(DOCUMENTS))
+        assert period == CONTEXT // 2
+        assert torch.equal(batch[:, :period], batch[:, period:])
+        assert set(batch.unique().tolist()) <= set(DOCUMENTS.unique().tolist())
+        last = rows[rows.step == 12].set_index(["layer", "head"])
+        distances = {"previous_token": (1, 1), "duplicate_token": (period, period), "induction": (period - 1, period)}
+        for layer in range(2):
+            A = attention_of(model, layer, batch)
+            for role, (distance, first) in distances.items():
+                expected = np.mean([A[:, :, q, q - distance] for q in range(first, CONTEXT)], axis=(0, 1))
+                np.testing.assert_allclose([last.loc[(layer, head), role] for head in (0, 1)], expected, rtol=1e-5)
+
+    def test_training_is_bit_identical(self, tmp_path):
+        plain, _ = fit(tmp_path / "plain", [])
+        watched, _ = fit(tmp_path / "watched", [MarginalAttentionMonitor(DOCUMENTS, 4, roles=True, budgets=True)])
+        assert plain.losses == watched.losses
+        assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), watched.parameters(), strict=True))
+
+    def test_without_them_the_columns_are_empty(self, tmp_path):
+        fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS, 4, on_error="raise")])
+        assert headwatch.load(tmp_path).to_pandas("signature")[list(ROLE_KEYS)].isna().all(axis=None)
+
+    def test_documents_too_short_are_refused_before_training(self, tmp_path):
+        with pytest.raises(ValueError, match=r"roles: expected probe documents of 8 tokens or more"):
+            fit(tmp_path, [MarginalAttentionMonitor(DOCUMENTS[:, :6], roles=True)])
 
 
 class TestRefusals:

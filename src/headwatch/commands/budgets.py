@@ -29,13 +29,12 @@ def register(app: typer.Typer) -> None:
 
 def _budgets(run: Run, output: Output = None, floor: Alpha = None) -> None:
     from headwatch.budgets import Budgets
-    from headwatch.figures.budgets import budgets_png
+    from headwatch.figures.budgets import export_budgets
     from headwatch.run import load
 
     source = run if (run / "kept.npy").is_file() else load(run).path / "budgets"
     budgets = Budgets.load(source)
-    target = budgets.save(output or source, floor)
-    (target / "budgets.png").write_bytes(budgets_png(budgets, floor, str(budgets.metadata.get("model", ""))))
+    target = export_budgets(budgets, output or source, floor)
     _print(budgets, floor)
     typer.echo(f"{target}: prune_ratios.npy, budgets.json, budgets.png")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,7 +13,7 @@ from headwatch.budgets import COMPRESSION, Array, Budgets, floored
 from headwatch.figures.heatmaps import short_number
 from headwatch.figures.ink import FAINT, Box, bare_axes, new_figure, write
 
-__all__ = ["budgets_figure", "budgets_png"]
+__all__ = ["budgets_figure", "budgets_png", "export_budgets"]
 
 _RATES = (0.5, 0.25, 0.12)
 _X, _Y = (-0.16, 1.04), (-0.12, 1.22)
@@ -38,6 +39,13 @@ def budgets_png(budgets: Budgets, alpha: float | None = None, title: str = "") -
     buffer = io.BytesIO()
     budgets_figure(budgets, alpha, title).savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def export_budgets(budgets: Budgets, directory: Path, alpha: float | None = None) -> Path:
+    """Write the files of :meth:`Budgets.save` and ``budgets.png``."""
+    directory = budgets.save(directory, alpha)
+    (directory / "budgets.png").write_bytes(budgets_png(budgets, alpha, str(budgets.metadata.get("model", ""))))
+    return directory
 
 
 def _map(

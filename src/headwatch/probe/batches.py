@@ -63,6 +63,25 @@ def tokens_of(batch: Any) -> Tensor | None:
     )
 
 
+def with_tokens(batch: Any, tokens: Tensor) -> Any:
+    """A batch of the same make that holds these token ids and nothing padded.
+
+    >>> with_tokens({"input_ids": torch.zeros(2, 3), "labels": torch.zeros(2, 3)}, torch.ones(1, 2))
+    {'input_ids': tensor([[1., 1.]])}
+
+    Raises:
+        ValueError: a batch that shows its tokens, if any, in another way.
+    """
+    if isinstance(batch, Tensor):
+        return tokens
+    if isinstance(batch, Mapping) and isinstance(batch.get("input_ids"), Tensor):
+        mask = {"attention_mask": torch.ones_like(tokens)} if "attention_mask" in batch else {}
+        return {"input_ids": tokens, **mask}
+    raise ValueError(
+        f"expected token ids as a tensor or as 'input_ids', found {type(batch).__name__}; pass such a batch as probe="
+    )
+
+
 def valid_of(batch: Any) -> Tensor | None:
     """Real tokens of a batch, bool, shape (B, T), from its ``attention_mask``."""
     inner = batch[0] if isinstance(batch, (tuple, list)) and batch else batch

@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["ARTIFACT_TYPE", "artifact_name", "store_files", "within"]
 
 ARTIFACT_TYPE = "headwatch"
-_PATTERNS = ("run.json", "*/*.parquet", "*/*.npy", "*/*.safetensors")
+_PATTERNS = ("run.json", "*/*.parquet", "*/*.npy", "*/*.safetensors", "budgets/budgets.json", "budgets/budgets.png")
 
 
 def artifact_name(run_id: str) -> str:
