@@ -228,9 +228,10 @@ def _run_id(wandb_run: Any, stored_id: str | None) -> str:
 def _wandb_info(run: Any) -> dict[str, Any] | None:
     if run is None:
         return None
-    info: dict[str, Any] = plain(
-        {key: getattr(run, key, None) for key in ("entity", "project", "id", "name", "url", "dir")}
-    )
+    keys = ["entity", "project", "id", "name", "dir"]
+    if not getattr(run, "offline", True):
+        keys.append("url")  # asked of an offline run, W&B prints a warning
+    info: dict[str, Any] = plain({key: getattr(run, key, None) for key in keys})
     return info
 
 

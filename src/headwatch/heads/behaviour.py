@@ -157,9 +157,9 @@ def _doubt(first: Call, second: Call | None) -> str:
         given = next(iter(second.given.values()), None) if second else None
         return first.reason if given is None or given.holds else f"{first.reason}; rows by rule: {given.failure()}"
     if second is None:
-        return "the second probe does not reach it"
+        return "it does not run on every document of the probe"
     if second.verdict is None:
-        return second.reason or "the second probe tells nothing"
+        return second.reason or "the probe's other documents tell nothing of it"
     return "" if second.verdict.holds else second.verdict.failure()
 
 

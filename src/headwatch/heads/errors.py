@@ -18,6 +18,7 @@ class NoAttentionError(ValueError):
         super().__init__(
             f"{model}: expected self-attention with query and key projections, found none that can be watched. "
             f"{found}\n"
-            "What to do: pass a probe that runs the model, or hand the heads over: heads=[{'module': 'blocks.0.attn', "
-            "'W_Q': 'blocks.0.attn.q.weight', 'W_K': 'blocks.0.attn.k.weight', 'n_heads': 8, 'n_kv_heads': 8}]."
+            "What to do: if forward(batch) does not run the model, say what does: probe_fn=lambda model, batch: ...; "
+            "or hand the heads over: heads=[{'module': 'blocks.0.attn', 'W_Q': 'blocks.0.attn.q.weight', "
+            "'W_K': 'blocks.0.attn.k.weight', 'n_heads': 8, 'n_kv_heads': 8}]."
         )
