@@ -63,7 +63,7 @@ def test_shares_and_extremes():
     table = make_profile_table(2, 3, (8,))
     table = set_column(table, "stable_rank", [1.2, 1.9, 2.0, 5.0, None, 7.0])
     table = set_column(table, "beyond_null", [True, False, True, True, None, None])
-    table = set_column(table, "flags", ["", "qk_norm", "nan,rope", "", "zero_form", "not_proven: nan scores"])
+    table = set_column(table, "flags", ["", "qk_norm", "nan,rope", "", "zero_form", "averaged_weights: nan"])
     values = scalars(profile_row(table))
     assert values["headsum/rank_one/share"] == 2 / 5
     assert values["headsum/beyond_null/share"] == 3 / 4

@@ -15,9 +15,11 @@ _WORDS = {
     "lora": "adapters included",
     "rope": "rotary positions: displacement 0",
     "frozen": "frozen weights",
-    "tied": "W_Q and W_K tied",
-    "bias": "biases included",
-    "norm_gain": "gain of the norm folded in",
+    "tied": "one module under several names",
+    "measured": "weights measured by what the module computes",
+    "handed_over": "handed over by the user",
+    "with_biases": "biases included",
+    "norm_gain_folded_in": "gain of the norm folded in",
     "zero_form": "zero form: no profile",
     "nan": "NaN in the weights",
     "inf": "infinity in the weights",
@@ -37,8 +39,8 @@ def flag_words(flag: str) -> str:
 
     >>> flag_words("qk_norm")
     "QK-norm: form of the scores' numerator"
-    >>> flag_words("not_proven: no forward ran")
-    'not proven: no forward ran'
+    >>> flag_words("averaged_weights:EMA")
+    'weights of an averaging callback: EMA'
     """
     name, _, why = flag.partition(":")
     words = _WORDS.get(name.strip(), name.strip().replace("_", " "))

@@ -96,12 +96,12 @@ class Site:
         heads: the query heads that are watched (all by default); row i of every table of this site is ``heads[i]``.
         kv_head: key-value head of every query head, length ``n_heads``.
         status: "proven" (predicted scores equal the model's) or "structural" (read by rule).
-        flags: what a reader must know: "qk_norm", "mla_nope", "lora", "rope", "frozen", "tied", "not_proven: why" …
+        flags: what a reader must know: "qk_norm", "mla_nope", "lora", "rope", "frozen", "tied", "by_value" …
         aliases: other names of the same module.
         rope: rotary positions, where they were measured.
         norm: gain of the norm in front, where one was found.
         caller: module that makes the attention call, where that is not ``module`` itself.
-        layout: how the weights lie, in words ("separate", "fused-concat", "interleaved per head" …).
+        layout: how the weights lie, in words ("separate", "fused-concat", "fused-interleaved-per-head" …).
     """
 
     layer: int
