@@ -205,7 +205,7 @@ def _retrace(store: RunStore, run: Run) -> None:
         profile = np.stack([rows[key].to_numpy() for key in "abcd"], axis=1)
         beyond = rows["beyond_null"].fill_null(False).to_numpy()
         columns = trajectory.update(step, profile, beyond)
-        store.write(Snapshot("profile", step, _with(rows, columns), final=False))
+        store.write(Snapshot("profile", step, _with(rows, columns)))
 
 
 def _with(table: pa.Table, columns: dict[str, np.ndarray]) -> pa.Table:

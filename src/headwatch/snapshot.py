@@ -82,7 +82,6 @@ class Snapshot:
         heads: one row per head (and displacement), with the schema of its kind.
         summary: numbers of the whole model at this step (``n_eff_consistency``, ``n_eff_dispersion`` …).
         tokens: token signals of the probe documents, for signatures.
-        final: taken in ``on_train_end``.
         info: entries of ``run.json`` that became known with it.
         attachments: further files of the snapshot, each as what writes it, by ending ("weights.safetensors").
     """
@@ -92,7 +91,6 @@ class Snapshot:
     heads: pa.Table
     summary: Mapping[str, float] = field(default_factory=dict)
     tokens: pa.Table | None = None
-    final: bool = False
     info: Mapping[str, object] = field(default_factory=dict)
     attachments: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
 
@@ -107,13 +105,7 @@ class Snapshot:
 
     def with_columns(self, **columns: object) -> Snapshot:
         """A copy whose constant columns (``loss``, ``seconds`` …) hold these values."""
-        table = self.heads
-        for name, value in columns.items():
-            place = table.schema.get_field_index(name)
-            table = table.set_column(
-                place, table.schema.field(name), constant(value, table.num_rows, table.schema.field(name).type)
-            )
-        return replace(self, heads=table)
+        return self.with_heads(**{name: [value] * self.heads.num_rows for name, value in columns.items()})
 
     def with_heads(self, **columns: object) -> Snapshot:
         """A copy whose columns hold these values, one per row."""
@@ -129,16 +121,7 @@ class Snapshot:
         if not flags:
             return self
         old = [(text or "").split(",") for text in self.heads["flags"].to_pylist()]
-        new = [",".join(filter(None, [*own, *flags])) for own in old]
-        place = self.heads.schema.get_field_index("flags")
-        return replace(
-            self, heads=self.heads.set_column(place, self.heads.schema.field("flags"), pa.array(new, pa.string()))
-        )
-
-
-def constant(value: object, length: int, type_: pa.DataType) -> pa.Array:
-    """An Arrow column that repeats one value."""
-    return pa.array([value] * length, type=type_)
+        return self.with_heads(flags=[",".join(filter(None, [*own, *flags])) for own in old])
 
 
 def heads_table(kind: Kind, columns: Mapping[str, object]) -> pa.Table:
