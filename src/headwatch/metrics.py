@@ -20,21 +20,23 @@ class Metric:
     Attributes:
         key: name of the column and part of the W&B key.
         title: what charts print.
-        unit: unit, "1" for a pure number.
         low, high: range; None where it is open.
         meaning: what the number is.
         change: what a change of it tells.
+        unit: unit, "1" for a pure number.
+        kind: the snapshot that holds it.
         cost: where its price is paid.
         tail: the side on which the head leaves chance; None where the metric has no null.
+        dtype: type of the column.
     """
 
     key: str
     title: str
-    unit: str
     low: float | None
     high: float | None
     meaning: str
     change: str
+    unit: str = "1"
     kind: Kind = "profile"
     cost: str = "eigenvalues of a 2n × 2n matrix, on the worker"
     tail: Tail | None = None
@@ -47,25 +49,8 @@ _PROBE = "one probe forward, shared by all signatures"
 _REPEATED = "one more forward, on repeated random tokens; with roles=True"
 
 
-def _m(
-    key: str,
-    title: str,
-    low: float | None,
-    high: float | None,
-    meaning: str,
-    change: str,
-    *,
-    unit: str = "1",
-    kind: Kind = "profile",
-    cost: str = "eigenvalues of a 2n × 2n matrix, on the worker",
-    tail: Tail | None = None,
-    dtype: Literal["float", "int", "str", "bool"] = "float",
-) -> Metric:
-    return Metric(key, title, unit, low, high, meaning, change, kind, cost, tail, dtype)
-
-
 _PROFILE = (
-    _m(
+    Metric(
         "a",
         "antisymmetric share a",
         0,
@@ -75,7 +60,7 @@ _PROFILE = (
         cost=_FREE,
         tail="two-sided",
     ),
-    _m(
+    Metric(
         "b",
         "hyperbolic share b",
         0,
@@ -84,7 +69,7 @@ _PROFILE = (
         "Falls when the form takes a sign (c or d rises).",
         tail="two-sided",
     ),
-    _m(
+    Metric(
         "c",
         "positive share c",
         0,
@@ -93,7 +78,7 @@ _PROFILE = (
         "Rises when the head scores tokens high that resemble the query.",
         tail="upper",
     ),
-    _m(
+    Metric(
         "d",
         "negative share d",
         0,
@@ -102,10 +87,10 @@ _PROFILE = (
         "Rises when the head scores tokens low that resemble the query.",
         tail="upper",
     ),
-    _m("b_sym", "b within the symmetric part", 0, 1, "b/(1−a).", "As b, with the antisymmetric part taken out."),
-    _m("c_sym", "c within the symmetric part", 0, 1, "c/(1−a).", "As c, with the antisymmetric part taken out."),
-    _m("d_sym", "d within the symmetric part", 0, 1, "d/(1−a).", "As d, with the antisymmetric part taken out."),
-    _m(
+    Metric("b_sym", "b within the symmetric part", 0, 1, "b/(1−a).", "As b, with the antisymmetric part taken out."),
+    Metric("c_sym", "c within the symmetric part", 0, 1, "c/(1−a).", "As c, with the antisymmetric part taken out."),
+    Metric("d_sym", "d within the symmetric part", 0, 1, "d/(1−a).", "As d, with the antisymmetric part taken out."),
+    Metric(
         "norm",
         "norm of the form",
         0,
@@ -114,7 +99,7 @@ _PROFILE = (
         "Grows as the head's scores sharpen; decays under weight decay.",
         cost=_FREE,
     ),
-    _m(
+    Metric(
         "trace_ratio",
         "signed trace ratio",
         None,
@@ -124,7 +109,7 @@ _PROFILE = (
         cost=_FREE,
         tail="two-sided",
     ),
-    _m(
+    Metric(
         "rho",
         "lobe ratio ρ",
         0,
@@ -133,7 +118,7 @@ _PROFILE = (
         "Below 1 the positive lobe wins, above 1 the negative one.",
         tail="two-sided",
     ),
-    _m(
+    Metric(
         "pairing",
         "pairing score 𝒫",
         0,
@@ -142,7 +127,7 @@ _PROFILE = (
         "Falls when the head stops being hyperbolic planes in balance; near 1 at initialisation.",
         tail="lower",
     ),
-    _m(
+    Metric(
         "pairing_bound",
         "pairing bound",
         0,
@@ -150,7 +135,7 @@ _PROFILE = (
         "1 − |1−ρ|/√(1+ρ²): the largest 𝒫 that ρ allows.",
         "Read with the pairing score.",
     ),
-    _m(
+    Metric(
         "pairing_gap",
         "pairing gap",
         0,
@@ -158,7 +143,7 @@ _PROFILE = (
         "bound − 𝒫: how far the lobes differ in shape rather than in size.",
         "Rises when the two lobes take different shapes.",
     ),
-    _m(
+    Metric(
         "lobe_departure",
         "lobe departure",
         0,
@@ -166,8 +151,8 @@ _PROFILE = (
         "‖β − ρα‖/‖β‖: difference in shape of the lobes.",
         "Rises when the two lobes take different shapes.",
     ),
-    _m("balance", "balance of signs", 0, 1, "1 − |n₊−n₋|/(n₊+n₋).", "1 for every generic head with 2n ≤ N."),
-    _m(
+    Metric("balance", "balance of signs", 0, 1, "1 − |n₊−n₋|/(n₊+n₋).", "1 for every generic head with 2n ≤ N."),
+    Metric(
         "participation_ratio",
         "participation ratio",
         1,
@@ -177,7 +162,7 @@ _PROFILE = (
         cost=_FREE,
         tail="lower",
     ),
-    _m(
+    Metric(
         "stable_rank",
         "stable rank",
         1,
@@ -186,7 +171,7 @@ _PROFILE = (
         "Falls towards 1 when one direction takes over: the head truly becomes rank-one.",
         tail="lower",
     ),
-    _m(
+    Metric(
         "leading_share",
         "leading share",
         0,
@@ -194,7 +179,7 @@ _PROFILE = (
         "1/stable rank: energy of the leading direction.",
         "Rises to 1 as the head becomes rank-one.",
     ),
-    _m(
+    Metric(
         "n_pos",
         "positive eigenvalues",
         0,
@@ -203,7 +188,7 @@ _PROFILE = (
         "n for a generic head.",
         dtype="int",
     ),
-    _m(
+    Metric(
         "n_neg",
         "negative eigenvalues",
         0,
@@ -212,7 +197,7 @@ _PROFILE = (
         "n for a generic head.",
         dtype="int",
     ),
-    _m(
+    Metric(
         "theta_distance",
         "distance to Θ",
         0,
@@ -222,7 +207,7 @@ _PROFILE = (
         "Rises when the head leaves Θ; alone it says nothing about learning, read it with position and stable rank.",
         tail="upper",
     ),
-    _m(
+    Metric(
         "theta_position",
         "position on Θ",
         -1,
@@ -231,7 +216,7 @@ _PROFILE = (
         "Moves away from 0 when the head takes a sign along Θ.",
         tail="two-sided",
     ),
-    _m(
+    Metric(
         "parity",
         "parity",
         -1,
@@ -240,7 +225,7 @@ _PROFILE = (
         "A flip means that the head changed sides.",
         dtype="int",
     ),
-    _m(
+    Metric(
         "head_type",
         "head type",
         None,
@@ -249,7 +234,7 @@ _PROFILE = (
         "I+ attends to the like, I− to the unlike, II is balanced.",
         dtype="str",
     ),
-    _m(
+    Metric(
         "drift",
         "drift",
         0,
@@ -258,7 +243,7 @@ _PROFILE = (
         "How far the head has come.",
         cost=_BOOK,
     ),
-    _m(
+    Metric(
         "path_length",
         "path length",
         0,
@@ -270,7 +255,7 @@ _PROFILE = (
 )
 
 _SIGNATURE = (
-    _m(
+    Metric(
         "n_eff",
         "effective share of keys",
         0,
@@ -280,7 +265,7 @@ _SIGNATURE = (
         kind="signature",
         cost=_PROBE,
     ),
-    _m(
+    Metric(
         "c95",
         "share of keys that hold 95 %",
         0,
@@ -290,7 +275,7 @@ _SIGNATURE = (
         kind="signature",
         cost=_PROBE,
     ),
-    _m(
+    Metric(
         "peak_mean",
         "mean peak",
         0,
@@ -300,7 +285,7 @@ _SIGNATURE = (
         kind="signature",
         cost=_PROBE,
     ),
-    _m(
+    Metric(
         "mutual_information",
         "mutual information",
         None,
@@ -311,7 +296,7 @@ _SIGNATURE = (
         kind="signature",
         cost=_PROBE,
     ),
-    _m(
+    Metric(
         "sink_share",
         "sink share",
         0,
@@ -321,7 +306,7 @@ _SIGNATURE = (
         kind="signature",
         cost=_PROBE,
     ),
-    _m(
+    Metric(
         "row_entropy",
         "row entropy",
         0,
@@ -332,7 +317,7 @@ _SIGNATURE = (
         kind="signature",
         cost=_PROBE,
     ),
-    _m(
+    Metric(
         "max_logit",
         "largest logit",
         None,
@@ -345,7 +330,7 @@ _SIGNATURE = (
 )
 
 _ROLES = (
-    _m(
+    Metric(
         "previous_token",
         "previous-token score",
         0,
@@ -355,7 +340,7 @@ _ROLES = (
         kind="signature",
         cost=_REPEATED,
     ),
-    _m(
+    Metric(
         "duplicate_token",
         "duplicate-token score",
         0,
@@ -365,7 +350,7 @@ _ROLES = (
         kind="signature",
         cost=_REPEATED,
     ),
-    _m(
+    Metric(
         "induction",
         "induction score",
         0,
