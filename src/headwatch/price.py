@@ -30,10 +30,6 @@ class Price:
         self._snapshots = 0  # snapshots after the allowance
         self._first_step: int | None = None  # step at which the allowance ended
 
-    def begin(self) -> None:
-        """Training starts now."""
-        self._start = self._clock()
-
     def add(self, seconds: float, step: int) -> None:
         """A snapshot at ``step`` blocked training for ``seconds``."""
         self._blocked += seconds

@@ -27,11 +27,6 @@ class Assignment:
     cost: Array
     margin: Array
 
-    @property
-    def total(self) -> float:
-        """Cost of the whole assignment."""
-        return float(np.nansum(self.cost))
-
 
 def distances(features_a: Array, features_b: Array) -> Array:
     """Root-mean-square distance of every two trajectories over the grid.

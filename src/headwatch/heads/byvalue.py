@@ -43,7 +43,7 @@ def prove_by_value(site: Site, tracer: Tracer, call: AttentionCall, parameters: 
             factor = (used * predicted).sum() / predicted.square().sum().clamp(min=1e-300)
             errors = score_errors(used, predicted * factor)
             tried.append(f"{'each token with itself' if diagonal else 'all pairs'}, tokens {name}")
-            verdict = Verdict(errors, evidence.tolerance, (), by_value=True, diagonal=diagonal)
+            verdict = Verdict(errors, evidence.tolerance, diagonal=diagonal)
             if verdict.holds:
                 return replace(verdict, tried=tuple(tried))
             best = verdict if best is None or errors.max() < best.errors.max() else best

@@ -17,14 +17,12 @@ class Verdict:
         errors: per query head, largest error of a score over the head's largest score.
         tolerance: the largest error that rounding explains.
         tried: comparisons made, in words.
-        by_value: the rows were given and only values compared.
         diagonal: only scores of a token with itself were compared.
     """
 
     errors: np.ndarray
     tolerance: float
     tried: tuple[str, ...] = ()
-    by_value: bool = False
     diagonal: bool = False
 
     @property

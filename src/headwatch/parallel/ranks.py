@@ -21,7 +21,7 @@ class PeerError(RuntimeError):
 
 
 class Ranks:
-    """One process among ``size``; every method but ``mine`` is called by all ranks in the same order.
+    """One process among ``size``; every method is called by all ranks in the same order.
 
     Two groups of torch.distributed over gloo carry it, so that nothing enters the queues of the training's own group:
     ``numbers`` for the training thread, ``results`` for the worker.
@@ -43,14 +43,6 @@ class Ranks:
     def leads(self) -> bool:
         """True for rank 0, which has the store and the sinks."""
         return self.rank == 0
-
-    def mine(self, place: int) -> bool:
-        """Round-robin: whether item number ``place`` is this rank's work.
-
-        >>> [Ranks(rank=1, size=3).mine(place) for place in range(6)]
-        [False, True, False, False, True, False]
-        """
-        return place % self.size == self.rank
 
     def agree(self, number: int) -> int:
         """Rank 0's number, on the training thread."""

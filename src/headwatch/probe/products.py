@@ -26,8 +26,6 @@ class ScoreTag:
         outer: factor after a tanh, None before.
         hidden: where a two-valued additive mask hides a pair, broadcast as the scores were then.
         extra: columns appended behind the keys (a learned sink, as in gpt-oss).
-        ops: names of the functions between product and softmax.
-        simple: False once something happened that scale, softcap and additions cannot tell.
     """
 
     q: Tensor
@@ -37,8 +35,6 @@ class ScoreTag:
     outer: float | None = None
     hidden: Tensor | None = None
     extra: int = 0
-    ops: tuple[str, ...] = ()
-    simple: bool = True
 
     @property
     def softcap(self) -> float | None:
@@ -70,7 +66,7 @@ def _bmm(args: Args, kwargs: Kwargs, out: Tensor) -> ScoreTag | None:
 def _baddbmm(args: Args, kwargs: Kwargs, out: Tensor) -> ScoreTag | None:
     left, right = _two(args[1:], kwargs, "batch1", "batch2")
     tag = _product(left, right, out)
-    return None if tag is None else replace(tag, scale=float(kwargs.get("alpha", 1.0)), ops=("baddbmm",))
+    return None if tag is None else replace(tag, scale=float(kwargs.get("alpha", 1.0)))
 
 
 def _two(args: Args, kwargs: Kwargs, first: str, second: str) -> tuple[Any, Any]:

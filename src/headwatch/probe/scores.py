@@ -76,7 +76,7 @@ class Scores:
         if carried is None:
             self._tags.pop(out, None)
         else:
-            self._tags[out] = replace(carried, ops=(*tag.ops, name))
+            self._tags[out] = carried
 
     def _append(self, args: Args, kwargs: Kwargs, out: Tensor) -> None:
         """Columns put behind the keys."""
@@ -85,7 +85,7 @@ class Scores:
         tag = self.get(parts[0]) if parts else None
         if tag is not None and tag.labels[dim] == "S" and not any(self.get(part) for part in parts[1:]):
             extra = tag.extra + out.shape[dim] - parts[0].shape[dim]
-            self._tags[out] = replace(tag, extra=extra, hidden=None, ops=(*tag.ops, "cat"))
+            self._tags[out] = replace(tag, extra=extra, hidden=None)
 
 
 def _carried(
@@ -109,13 +109,13 @@ def _arithmetic(name: str, tag: ScoreTag, others: list[Any], out: Tensor, place:
     if name in _TIMES or (name in _OVER and place == 0):
         factor = _number(other)
         if factor is None:
-            return replace(tag, simple=False)
+            return tag
         factor = factor if name in _TIMES else 1.0 / factor
         if tag.outer is None:
             return replace(tag, scale=tag.scale * factor)
         return replace(tag, outer=tag.outer * factor)
     if name in ("tanh", "tanh_"):
-        return replace(tag, outer=1.0, simple=tag.simple and tag.outer is None)
+        return replace(tag, outer=1.0)
     return None
 
 
