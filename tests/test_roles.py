@@ -7,8 +7,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from headwatch.heads import find_heads
+from headwatch.metrics import ROLE_KEYS
 from headwatch.probe.capture import capture
-from headwatch.roles import ROLES, head_roles, repeated_tokens
+from headwatch.roles import head_roles, repeated_tokens
 
 P, VOCABULARY, H, N = 12, 40, 3, 24
 
@@ -49,7 +50,7 @@ def test_each_role_is_found_in_the_head_that_plays_it(first):
     model = Net(strength=40.0)
     (found,) = head_roles(model, find_heads(model), repeated_tokens(VOCABULARY, period=P, first=first), period=P)
     assert found.heads == (0, 1, 2)
-    table = np.stack([found.scores[role].numpy() for role in ROLES], 1)
+    table = np.stack([found.scores[role].numpy() for role in ROLE_KEYS], 1)
     np.testing.assert_allclose(np.diag(table), 1, atol=0.05)
     assert table[~np.eye(3, dtype=bool)].max() < 0.1
 
@@ -72,7 +73,7 @@ def test_scores_are_means_over_the_stripes():
         "duplicate_token": torch.stack([A[:, :, q, q - P] for q in second]).mean((0, 1)),
         "induction": torch.stack([A[:, :, q, q - P + 1] for q in second]).mean((0, 1)),
     }
-    for role in ROLES:
+    for role in ROLE_KEYS:
         np.testing.assert_allclose(found.scores[role], expected[role], rtol=1e-5)
 
 

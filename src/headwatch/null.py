@@ -29,7 +29,7 @@ from headwatch.metrics import NULL_KEYS, REGISTRY
 from headwatch.null_cache import cached
 from headwatch.threads import solver_threads
 
-__all__ = ["FAMILY_WISE_LEVEL", "Null", "expected_a", "left_null", "null_for", "simulate"]
+__all__ = ["FAMILY_WISE_LEVEL", "Null", "null_for", "sample_size", "simulate"]
 
 Array = NDArray[np.float64]
 
@@ -40,15 +40,6 @@ _NORMAL_EDGE = 1.6448536269514722  # the normal quantile above which that share 
 _NORMAL_EXCESS = 0.4178594  # and the mean excess of what lies above it
 _BATCH_ENTRIES = 1 << 21
 _SKEWED: Mapping[str, Callable[[Array], Array]] = {"c": np.sqrt, "d": np.sqrt}
-
-
-def expected_a(N: int) -> float:
-    """E[a] = (N − 1)/(2N), exact for Gaussian factors, whatever n and the variances.
-
-    >>> expected_a(64)
-    0.4921875
-    """
-    return (N - 1) / (2 * N)
 
 
 @dataclass(frozen=True)
@@ -128,15 +119,6 @@ def _survival(ascending: Array, values: Array) -> Array:
 
 def _above_normal(z: Array) -> Array:
     return np.asarray(torch.special.ndtr(torch.from_numpy(-z)))
-
-
-def left_null(previous_beyond: NDArray[np.bool_], beyond: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which heads have left the null: beyond it in two snapshots running.
-
-    >>> left_null(np.array([True, True, False]), np.array([True, False, True])).tolist()
-    [True, False, False]
-    """
-    return previous_beyond & beyond
 
 
 @lru_cache(maxsize=16)

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from headwatch.heads.headmap import HeadMap
 from headwatch.marginal.record import Block
-from headwatch.metrics import ROLE_KEYS
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.calling import ProbeFn, model_call, prepare
 from headwatch.probe.capture import capture
@@ -30,9 +29,7 @@ from headwatch.probe.documents import Context, within
 from headwatch.probe.quiet import quiet_probe
 from headwatch.probe.reduction import marginals_of, select_heads
 
-__all__ = ["ROLES", "RoleScores", "head_roles", "repeated_tokens"]
-
-ROLES = ROLE_KEYS
+__all__ = ["RoleScores", "head_roles", "repeated_tokens"]
 
 
 @dataclass(frozen=True)

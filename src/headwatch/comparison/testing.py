@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from headwatch.comparison.trajectories import Array
 
-__all__ = ["CORRECTIONS", "benjamini_hochberg", "holm"]
-
-CORRECTIONS = {
-    "benjamini-hochberg": "Benjamini–Hochberg (false discovery rate)",
-    "holm": "Holm (family-wise error rate)",
-}
+__all__ = ["benjamini_hochberg"]
 
 
 def benjamini_hochberg(p: Array) -> Array:
@@ -25,28 +18,12 @@ def benjamini_hochberg(p: Array) -> Array:
     >>> benjamini_hochberg(np.array([0.01, 0.04, 0.03])).round(3).tolist()
     [0.03, 0.04, 0.04]
     """
-    return _among_tests(p, _step_up)
-
-
-def holm(p: Array) -> Array:
-    """Adjusted p-values that bound the chance of any false discovery (Holm 1979).
-
-    Args:
-        p: p-values, shape ``(m,)``; NaN is no test and stays NaN.
-
-    >>> holm(np.array([0.01, 0.04, 0.03])).round(3).tolist()
-    [0.03, 0.06, 0.06]
-    """
-    return _among_tests(p, _step_down)
-
-
-def _among_tests(p: Array, adjust: Callable[[Array], Array]) -> Array:
     p = np.asarray(p, dtype=float)
     out, tested = np.full(p.shape, np.nan), ~np.isnan(p)
     if tested.any():
         order = np.argsort(p[tested], kind="stable")
         adjusted = np.empty(len(order))
-        adjusted[order] = np.minimum(adjust(p[tested][order]), 1)
+        adjusted[order] = np.minimum(_step_up(p[tested][order]), 1)
         out[tested] = adjusted
     return out
 
@@ -54,8 +31,3 @@ def _among_tests(p: Array, adjust: Callable[[Array], Array]) -> Array:
 def _step_up(rising: Array) -> Array:
     m = len(rising)
     return np.minimum.accumulate((rising * m / np.arange(1, m + 1))[::-1])[::-1]
-
-
-def _step_down(rising: Array) -> Array:
-    m = len(rising)
-    return np.maximum.accumulate(rising * np.arange(m, 0, -1))
