@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Factors", "fold_norm_gain", "homogenise"]
+__all__ = ["Factors", "homogenise"]
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,3 @@ def homogenise(W: Tensor, bias: Tensor) -> Tensor:
             [0., 1., 4.]])
     """
     return torch.cat([W, bias.to(W).unsqueeze(-1)], dim=-1)
-
-
-def fold_norm_gain(factors: Factors, gain: Tensor) -> Factors:
-    """L → diag(g) L diag(g): the form on the normed input before its norm's gain ``(N,)``. It changes the profile."""
-    return Factors(factors.W_K * gain, factors.W_Q * gain)

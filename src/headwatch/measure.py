@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import torch
 from torch import Tensor
 
 from headwatch.heads import CopiedFactors, HeadMap, Site, copy_factors
@@ -251,17 +250,11 @@ class ProfileMeasure:
 def profile_columns(factors: CopiedFactors, options: FormOptions, displacement: int) -> dict[str, np.ndarray]:
     """Statistics of one site's heads as arrays of shape (heads,), with ``problem`` in words."""
     form = factors.factors(bias=options.biases, norm_gain=options.norm_gain, displacement=displacement)
-    values: dict[str, np.ndarray] = {key: value.numpy() for key, value in statistics(form, eps=_eps(factors)).items()}
+    values: dict[str, np.ndarray] = {key: value.numpy() for key, value in statistics(form, eps=factors.eps).items()}
     values["problem"] = np.array(
         problems(form) if np.isnan(values["a"]).any() else [""] * len(values["a"]), dtype=object
     )
     return values
-
-
-def _eps(factors: CopiedFactors) -> float:
-    """Rounding unit of the coarsest dtype that the weights are kept in."""
-    dtypes = {factors.query.terms[0][0].dtype, factors.key.terms[0][0].dtype}
-    return max(torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)
 
 
 def _identity(head_map: HeadMap, options: FormOptions) -> dict[str, list[Any]]:

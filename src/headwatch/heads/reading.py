@@ -10,7 +10,7 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from headwatch.forms import Factors
+from headwatch.forms import Factors, homogenise
 from headwatch.heads.headmap import FLAT, IDENTITY, Gain, Projection, Rows, Site
 from headwatch.heads.rotation import rotate
 
@@ -45,8 +45,9 @@ class CopiedFactors:
 
     @property
     def eps(self) -> float:
-        """Rounding of the weights' own dtype."""
-        return torch.finfo(self.query.terms[0][0].dtype).eps
+        """Rounding unit of the coarsest dtype that the weights are kept in."""
+        dtypes = {part.terms[0][0].dtype for part in (self.query, self.key)}
+        return max(torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)
 
     def factors(
         self, *, bias: bool = False, norm_gain: bool = False, qk_gain: bool = True, displacement: int = 0
@@ -74,7 +75,7 @@ class CopiedFactors:
         if norm_gain and self.norm is not None:
             matrix = matrix * _wide(self.norm)
         if bias:
-            matrix = torch.cat([matrix, _bias_column(part, matrix)], dim=-1)
+            matrix = homogenise(matrix, matrix.new_zeros(matrix.shape[:2]) if part.bias is None else part.bias)
         if projection.centred:
             matrix = matrix - matrix.mean(dim=-2, keepdim=True)
         return matrix * _wide(part.gain).unsqueeze(-1) if qk_gain and part.gain is not None else matrix
@@ -224,12 +225,6 @@ def sum_of_products(projection: Projection, part: Part) -> Tensor:
         total = product if total is None else total + product
     assert total is not None, "a projection has at least one term"
     return total
-
-
-def _bias_column(part: Part, matrix: Tensor) -> Tensor:
-    if part.bias is None:
-        return matrix.new_zeros(*matrix.shape[:2], 1)
-    return part.bias.to(matrix.dtype).unsqueeze(-1)
 
 
 def _key_rows(site: Site) -> list[int]:
