@@ -18,6 +18,7 @@ __all__ = [
     "dispersion",
     "drift",
     "drift_noise_floor",
+    "mean_over_documents",
     "pearson",
     "permuted_consistency",
 ]
@@ -141,7 +142,7 @@ def compare_signatures(a: ArrayLike, b: ArrayLike, layer: ArrayLike) -> Agreemen
             f"signatures: expected the same heads on both sides and in layer, found {rows_a.shape[1]}, "
             f"{rows_b.shape[1]} and {len(layers)}; compare models of the same shape"
         )
-    mean_a, mean_b = _mean_over_documents(rows_a), _mean_over_documents(rows_b)
+    mean_a, mean_b = mean_over_documents(rows_a), mean_over_documents(rows_b)
     floors = [drift_noise_floor(len(rows), consistency(rows)) for rows in (rows_a, rows_b) if len(rows) > 1]
     return Agreement(
         pearson(mean_a, mean_b),
@@ -149,6 +150,17 @@ def compare_signatures(a: ArrayLike, b: ArrayLike, layer: ArrayLike) -> Agreemen
         (dispersion(mean_a), dispersion(mean_b)),
         max(floors, default=float("nan")),
     )
+
+
+def mean_over_documents(values: Vector) -> Vector:
+    """Mean of what is finite in each column; NaN where nothing is.
+
+    >>> mean_over_documents(np.array([[1.0, np.nan], [3.0, np.nan]])).tolist()
+    [2.0, nan]
+    """
+    known = np.isfinite(values)
+    total = np.where(known, values, 0).sum(0)
+    return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
 
 
 def _array(values: ArrayLike) -> Vector:
@@ -183,9 +195,3 @@ def _mean(values: ArrayLike) -> float:
     finite = _array(values)
     finite = finite[np.isfinite(finite)]
     return float(finite.mean()) if len(finite) else float("nan")
-
-
-def _mean_over_documents(values: Vector) -> Vector:
-    known = np.isfinite(values)
-    total = np.where(known, values, 0).sum(0)
-    return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)

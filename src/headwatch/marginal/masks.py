@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Mask", "MaskChunk", "double", "visible_pairs"]
+__all__ = ["HIDDEN", "Mask", "MaskChunk", "double", "visible_pairs"]
 
 MaskChunk = Callable[[int, int], Tensor]
 
 # Added instead of −∞: finfo.min in most code, −10,000 in older code. No position bias of a visible pair is as low.
-_HIDDEN = -9e3
+HIDDEN = -9e3
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def visible_pairs(mask: Tensor) -> Tensor:
     >>> visible_pairs(torch.tensor([0.5, -3.0, -1e4, -torch.inf]))
     tensor([ True,  True, False, False])
     """
-    return mask if mask.dtype == torch.bool else mask > _HIDDEN
+    return mask if mask.dtype == torch.bool else mask > HIDDEN
 
 
 def double(tensor: Tensor) -> Tensor:

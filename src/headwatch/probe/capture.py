@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from headwatch.heads.headmap import LeftOut
+from headwatch.marginal.masks import HIDDEN
 from headwatch.probe.call import AttentionCall, fold_heads
 from headwatch.probe.flex import flex_rows, flex_softcap
 from headwatch.probe.functions import (
@@ -30,7 +31,7 @@ from headwatch.probe.functions import (
     softmax_arguments,
 )
 from headwatch.probe.products import ScoreTag
-from headwatch.probe.scores import HIDDEN, Scores
+from headwatch.probe.scores import Scores
 from headwatch.probe.stack import ModuleStack
 
 __all__ = ["Capture", "capture"]

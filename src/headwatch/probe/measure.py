@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from headwatch.heads.headmap import HeadMap
-from headwatch.marginal.agreement import consistency, dispersion, drift, drift_noise_floor
+from headwatch.marginal.agreement import consistency, dispersion, drift, drift_noise_floor, mean_over_documents
 from headwatch.metrics import SIGNATURE_KEYS, Kind
 from headwatch.notices import Notices
 from headwatch.probe.calling import ProbeFn
@@ -116,7 +116,7 @@ class SignatureMeasure:
         documents = {key: self._collect(key, sites) for key in SIGNATURE_KEYS}
         columns: dict[str, Any] = {}
         for key, values in documents.items():
-            columns[key] = _largest(values) if key == "max_logit" else _mean(values)
+            columns[key] = _largest(values) if key == "max_logit" else mean_over_documents(values)
             columns[f"{key}_std"] = _deviation(values)
         summary = self._summary(documents, columns)
         self._previous = {key: columns[key] for key in SIGNATURE_KEYS}
@@ -190,14 +190,8 @@ def _token_rows(step: int, layer: int, document: int, lift: NDArray[np.float32])
     return pa.table({**columns, "position": valid, "lift": lift[valid]}, schema=TOKENS_SCHEMA)
 
 
-def _mean(values: Values) -> Values:
-    known = np.isfinite(values)
-    total = np.where(known, values, 0).sum(0)
-    return np.where(known.any(0), total / np.maximum(known.sum(0), 1), np.nan)
-
-
 def _deviation(values: Values) -> Values:
-    return np.sqrt(_mean((values - _mean(values)) ** 2))
+    return np.sqrt(mean_over_documents((values - mean_over_documents(values)) ** 2))
 
 
 def _largest(values: Values) -> Values:

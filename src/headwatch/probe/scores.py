@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from headwatch.marginal.masks import HIDDEN
 from headwatch.probe.products import PRODUCTS, Args, Kwargs, ScoreTag
 
-__all__ = ["HIDDEN", "Scores", "name_of"]
-
-HIDDEN = -9e3  # what code of this field adds to or puts at masked pairs: -1e4, -65504, finfo.min, -inf
+__all__ = ["Scores", "name_of"]
 
 
 def _names(text: str) -> frozenset[str]:
