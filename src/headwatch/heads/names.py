@@ -10,7 +10,15 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from headwatch.heads.affine import BIAS, WEIGHT, measure_affine
 
-__all__ = ["LiveParameters", "canonical_names", "clean_name", "named_modules", "named_parameters", "unwrapped"]
+__all__ = [
+    "LiveParameters",
+    "canonical_names",
+    "clean_name",
+    "dotted",
+    "named_modules",
+    "named_parameters",
+    "unwrapped",
+]
 
 _RESERVED = frozenset(
     {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module"}
@@ -25,6 +33,15 @@ def clean_name(name: str) -> str:
     'net.blocks.0.attn.q_proj.weight'
     """
     return ".".join(part for part in name.split(".") if part not in _RESERVED)
+
+
+def dotted(name: str, child: str) -> str:
+    """Name of a child; the model itself has the empty name.
+
+    >>> dotted("blocks.0", "attn"), dotted("", "blocks")
+    ('blocks.0.attn', 'blocks')
+    """
+    return f"{name}.{child}" if name else child
 
 
 def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -49,7 +66,7 @@ def _walk(module: nn.Module, name: str, above: tuple[int, ...]) -> Iterator[tupl
     yield name, module
     for child_name, child in module._modules.items():
         if child is not None and id(child) not in above:
-            yield from _walk(child, f"{name}.{child_name}" if name else child_name, (*above, id(module)))
+            yield from _walk(child, dotted(name, child_name), (*above, id(module)))
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -96,11 +113,10 @@ def named_parameters(model: nn.Module) -> dict[str, Tensor]:
     owners = dict(named_modules(model))
     found = _Named(owners)
     for name, module in owners.items():
-        prefix = f"{name}." if name else ""
         for table in (module._buffers, module._parameters):
-            found.update({f"{prefix}{key}": value for key, value in table.items() if value is not None})
+            found.update({dotted(name, key): value for key, value in table.items() if value is not None})
         if is_parametrized(module):
-            found.update({f"{prefix}{key}": getattr(module, key) for key in module.parametrizations})  # type: ignore[union-attr]
+            found.update({dotted(name, key): getattr(module, key) for key in module.parametrizations})  # type: ignore[union-attr]
     return found
 
 

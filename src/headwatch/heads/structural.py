@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from headwatch.heads import layouts
 from headwatch.heads.counts import Counts, count_heads
 from headwatch.heads.headmap import FLAT, Gain, LeftOut, Projection, Rows, Site, Term
 from headwatch.heads.linear import is_linear, projection, shape
-from headwatch.heads.names import canonical_names, named_modules
+from headwatch.heads.names import canonical_names, dotted, named_modules
 
 __all__ = ["structural_sites"]
 
@@ -107,11 +107,7 @@ def _add_alias(sites: list[Site], place: int | None, name: str) -> None:
     if place is not None:
         site = sites[place]
         flags = site.flags if "tied" in site.flags else (*site.flags, "tied")
-        sites[place] = _with(site, aliases=(*site.aliases, name), flags=flags)
-
-
-def _with(site: Site, **changes: object) -> Site:
-    return Site(**{**vars(site), **changes})  # type: ignore[arg-type]
+        sites[place] = replace(site, aliases=(*site.aliases, name), flags=flags)
 
 
 def _read(module: nn.Module, name: str, counts: Counts) -> _Found | None:
@@ -161,10 +157,6 @@ def _child(module: nn.Module, names: Sequence[str]) -> tuple[str, nn.Module] | N
     return next(((name, child) for name, child in children if child is not None and is_linear(child)), None)
 
 
-def _dotted(name: str, child: str) -> str:
-    return f"{name}.{child}" if name else child
-
-
 def _resolve(counts: Counts, q_rows: int, k_rows: int) -> tuple[int, int, int]:
     """(n_heads, n_kv_heads, d_head) of projections with this many rows."""
     if counts.n_heads and q_rows % counts.n_heads == 0:
@@ -185,17 +177,17 @@ def _torch_mha(module: nn.Module, name: str, counts: Counts) -> _Found | None:
         return None
     heads, d_head, N = module.num_heads, module.head_dim, module.embed_dim
     q_index, k_index = layouts.concatenated(heads, heads, d_head)
-    bias = None if module.in_proj_bias is None else _dotted(name, "in_proj_bias")
+    bias = None if module.in_proj_bias is None else dotted(name, "in_proj_bias")
     biases = [None if bias is None else Rows(bias, FLAT, index) for index in (q_index, k_index)]
     if module.in_proj_weight is not None:
-        weight = _dotted(name, "in_proj_weight")
+        weight = dotted(name, "in_proj_weight")
         parts = [Rows(weight, index=q_index), Rows(weight, index=k_index)]
         layout = "fused-concat"
     else:
         if module.kdim != N:
             raise _Unclear(f"cross-attention: keys come from a space of {module.kdim} dimensions, queries of {N}")
         plain = layouts.separate(heads, d_head)
-        parts = [Rows(_dotted(name, f"{letter}_proj_weight"), index=plain) for letter in "qk"]
+        parts = [Rows(dotted(name, f"{letter}_proj_weight"), index=plain) for letter in "qk"]
         layout = "separate"
     W_Q, W_K = (Projection((Term((rows,)),), b) for rows, b in zip(parts, biases, strict=True))
     return _Found(heads, heads, d_head, W_Q, W_K, N, layout)
@@ -209,8 +201,8 @@ def _separate(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     if key_N != N:
         raise _Unclear(f"cross-attention: keys come from a space of {key_N} dimensions, queries of {N}")
     heads, kv_heads, d_head = _resolve(counts, q_rows, k_rows)
-    W_Q = projection(query[1], _dotted(name, query[0]), layouts.separate(heads, d_head))
-    W_K = projection(key[1], _dotted(name, key[0]), layouts.separate(kv_heads, d_head))
+    W_Q = projection(query[1], dotted(name, query[0]), layouts.separate(heads, d_head))
+    W_K = projection(key[1], dotted(name, key[0]), layouts.separate(kv_heads, d_head))
     return _Found(heads, kv_heads, d_head, W_Q, W_K, N, "separate", _lora(W_Q, W_K))
 
 
@@ -220,8 +212,8 @@ def _query_and_pair(module: nn.Module, name: str, counts: Counts) -> _Found | No
         return None
     (q_rows, N), (pair_rows, _) = shape(query[1]), shape(pair[1])
     heads, kv_heads, d_head = _resolve(counts, q_rows, pair_rows // 2)
-    W_Q = projection(query[1], _dotted(name, query[0]), layouts.separate(heads, d_head))
-    W_K = projection(pair[1], _dotted(name, pair[0]), layouts.separate(kv_heads, d_head))
+    W_Q = projection(query[1], dotted(name, query[0]), layouts.separate(heads, d_head))
+    W_K = projection(pair[1], dotted(name, pair[0]), layouts.separate(kv_heads, d_head))
     return _Found(heads, kv_heads, d_head, W_Q, W_K, N, "separate, keys fused with values", _lora(W_Q, W_K))
 
 
@@ -232,7 +224,7 @@ def _fused(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     rows, N = shape(fused[1])
     heads, kv_heads, d_head = _fused_counts(counts, rows, N)
     (q_index, k_index), layout = _fused_layout(module, fused[0], heads, kv_heads, d_head)
-    W_Q, W_K = (projection(fused[1], _dotted(name, fused[0]), index) for index in (q_index, k_index))
+    W_Q, W_K = (projection(fused[1], dotted(name, fused[0]), index) for index in (q_index, k_index))
     return _Found(heads, kv_heads, d_head, W_Q, W_K, N, layout, _lora(W_Q, W_K))
 
 
@@ -277,10 +269,10 @@ def _latent(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     query = _query_of_latent(module, name, q_index)
     if query is None:
         return None
-    latent = Rows(_dotted(name, "kv_a_proj_with_mqa.weight"), index=np.arange(rank))
+    latent = Rows(dotted(name, "kv_a_proj_with_mqa.weight"), index=np.arange(rank))
     key = Term(
-        (Rows(_dotted(name, "kv_b_proj.weight"), index=k_index), latent),
-        gain=Gain(_dotted(name, "kv_a_layernorm.weight")),
+        (Rows(dotted(name, "kv_b_proj.weight"), index=k_index), latent),
+        gain=Gain(dotted(name, "kv_a_layernorm.weight")),
     )
     N = shape(down)[1]
     return _Found(heads, heads, nope, query, Projection((key,)), N, "multi-source (MLA)", ("mla_nope",))
@@ -289,11 +281,11 @@ def _latent(module: nn.Module, name: str, counts: Counts) -> _Found | None:
 def _query_of_latent(module: nn.Module, name: str, index: np.ndarray) -> Projection | None:
     direct, up = module._modules.get("q_proj"), module._modules.get("q_b_proj")
     if direct is not None and is_linear(direct):
-        return projection(direct, _dotted(name, "q_proj"), index)
+        return projection(direct, dotted(name, "q_proj"), index)
     if up is None or not is_linear(up):
         return None
-    factors = (Rows(_dotted(name, "q_b_proj.weight"), index=index), Rows(_dotted(name, "q_a_proj.weight")))
-    return Projection((Term(factors, gain=Gain(_dotted(name, "q_a_layernorm.weight"))),))
+    factors = (Rows(dotted(name, "q_b_proj.weight"), index=index), Rows(dotted(name, "q_a_proj.weight")))
+    return Projection((Term(factors, gain=Gain(dotted(name, "q_a_layernorm.weight"))),))
 
 
 def _einsum(module: nn.Module, name: str, counts: Counts) -> _Found | None:
@@ -301,7 +293,7 @@ def _einsum(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     for q_name, k_name in _TENSORS:
         query, key = (module._parameters.get(each) for each in (q_name, k_name))
         if query is not None and key is not None and query.dim() == key.dim() == 3:
-            return _per_head(query, key, _dotted(name, q_name), _dotted(name, k_name), counts)
+            return _per_head(query, key, dotted(name, q_name), dotted(name, k_name), counts)
     return None
 
 

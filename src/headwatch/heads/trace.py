@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from headwatch.heads.affine import BIAS, WEIGHT, looks_affine, measure_affine
 from headwatch.heads.headmap import IDENTITY
 from headwatch.heads.linearcalls import LinearCall, recognise
-from headwatch.heads.names import LiveParameters
+from headwatch.heads.names import LiveParameters, dotted
 from headwatch.heads.weights import Matrix, ParameterIndex
 from headwatch.probe.call import AttentionCall
 from headwatch.probe.capture import Capture
@@ -220,10 +220,8 @@ class Tracer(Capture):
         expected = nn.functional.linear(source.detach().double(), weight.double(), bias.double())
         if (expected - out).abs().max() > _AFFINE_TOLERANCE * out.abs().max():
             return None
-        prefix = f"{frame.name}." if frame.name else ""
-        names = (f"{prefix}{WEIGHT}:{d_in}", f"{prefix}{BIAS}:{d_in}")
-        if is_parametrized(frame.module, "weight"):
-            names = (f"{prefix}weight", f"{prefix}bias")
+        own = ("weight", "bias") if is_parametrized(frame.module, "weight") else (f"{WEIGHT}:{d_in}", f"{BIAS}:{d_in}")
+        names = [dotted(frame.name, each) for each in own]
         matrix = Matrix(names[0], IDENTITY, np.arange(d_out), d_out)
         given = (names[1], np.arange(d_out)) if bool(bias.any()) else None
         linear = LinearCall(source, matrix, given, source.dim() - 1, (out.dim() - 1,))
@@ -279,8 +277,7 @@ class Tracer(Capture):
             return None
         if {id(leaf) for leaf in _leaves(out)} - {id(leaf) for leaf in _leaves(source)}:
             return None
-        prefix = f"{frame.name}." if frame.name else ""
-        tensors = {f"{prefix}{key}": p for key, p in frame.module._parameters.items() if p is not None}
+        tensors = {dotted(frame.name, key): p for key, p in frame.module._parameters.items() if p is not None}
         if not all(_broadcasts(tensor, out) for tensor in tensors.values()):
             return None
         eps = tuple(float(value) for key in _EPS if isinstance(value := getattr(frame.module, key, None), float))
