@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from headwatch.snapshot import Snapshot
+from headwatch.snapshot import Snapshot, column, head_names
 
 __all__ = ["ALERT_KINDS", "DEFAULT_ALERTS", "Alert", "AlertKind", "Alerts"]
 
@@ -125,9 +124,9 @@ class Alerts:
     def check(self, snapshot: Snapshot) -> list[Alert]:
         """Alerts that this snapshot gives rise to, at most one per kind, naming every head that is concerned."""
         table = snapshot.heads.filter(pc.equal(snapshot.heads["displacement"], 0))
-        names = _names(table)
+        names = head_names(table)
         rules = [rule for rule in self._rules if rule.column in table.column_names]
-        found = [(rule, self._heads(rule, names, _numbers(table, rule.column))) for rule in rules]
+        found = [(rule, self._heads(rule, names, column(table, rule.column))) for rule in rules]
         return [_alert(rule, snapshot.step, heads) for rule, heads in found if heads]
 
     def _heads(self, rule: _Rule, names: Sequence[str], numbers: np.ndarray) -> list[str]:
@@ -144,16 +143,6 @@ class Alerts:
     def state(self) -> dict[str, list[str]]:
         """What must survive a checkpoint, in plain Python."""
         return {"said": sorted(self._said), "calm": sorted(self._calm)}
-
-
-def _names(table: pa.Table) -> list[str]:
-    pairs = zip(table["layer"].to_pylist(), table["head"].to_pylist(), strict=True)
-    return [f"L{layer:02}.H{head:02}" for layer, head in pairs]
-
-
-def _numbers(table: pa.Table, key: str) -> np.ndarray:
-    numbers: np.ndarray = pc.cast(table[key], pa.float64()).to_numpy(zero_copy_only=False)
-    return numbers
 
 
 def _alert(rule: _Rule, step: int, heads: Sequence[str]) -> Alert:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, REGISTRY, ROLE_KEYS, SIGNATURE_KEYS, Kind
 
@@ -111,9 +112,8 @@ class Snapshot:
         """A copy whose columns hold these values, one per row."""
         table = self.heads
         for name, values in columns.items():
-            place = table.schema.get_field_index(name)
-            column = table.schema.field(name)
-            table = table.set_column(place, column, _column(values, column.type))
+            place, own = table.schema.get_field_index(name), table.schema.field(name)
+            table = table.set_column(place, own, _column(values, own.type))
         return replace(self, heads=table)
 
     def with_flags(self, flags: Sequence[str]) -> Snapshot:
@@ -122,6 +122,27 @@ class Snapshot:
             return self
         old = [(text or "").split(",") for text in self.heads["flags"].to_pylist()]
         return self.with_heads(flags=[",".join(filter(None, [*own, *flags])) for own in old])
+
+
+def head_label(layer: int, head: int) -> str:
+    """The printed name of a head.
+
+    >>> head_label(3, 7)
+    'L03.H07'
+    """
+    return f"L{layer:02d}.H{head:02d}"
+
+
+def head_names(table: pa.Table) -> list[str]:
+    """``L03.H07`` of every row of a heads table."""
+    pairs = zip(table["layer"].to_pylist(), table["head"].to_pylist(), strict=True)
+    return [head_label(layer, head) for layer, head in pairs]
+
+
+def column(table: pa.Table, key: str) -> np.ndarray:
+    """One numeric column as float64, null as NaN."""
+    numbers: np.ndarray = pc.cast(table[key], pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def heads_table(kind: Kind, columns: Mapping[str, object]) -> pa.Table:

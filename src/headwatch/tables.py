@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from headwatch.snapshot import head_label
+
 if TYPE_CHECKING:
     import pandas
     import polars
@@ -99,7 +101,7 @@ _HEADER = " ".join([f"{'head':8}", *(f"{title:>{width}}" for title, width, _ in 
 
 
 def _row_text(row: dict[str, Any]) -> str:
-    name = f"L{row['layer']:02d}.H{row['head']:02d}"
+    name = head_label(row["layer"], row["head"])
     numbers = [_number(row[key], width, digits) for key, (_, width, digits) in _NUMBERS.items()]
     return " ".join(
         [f"{name:8}", *numbers, f"{row['head_type'] or '-':4} ", row["status"], row["flags"] or ""]

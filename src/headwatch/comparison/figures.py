@@ -15,8 +15,8 @@ from headwatch.comparison.record import RunRecord
 from headwatch.comparison.trajectories import Array, at, union_grid
 from headwatch.figures.palette import THETA_RED
 from headwatch.figures.simplex import EDGES, MIDDLE, SOLID, THETA, VERTEX_WORDS, place
-from headwatch.heads.headmap import head_label
 from headwatch.metrics import REGISTRY
+from headwatch.snapshot import head_label
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headwatch.comparison.comparison import Comparison
-from headwatch.heads.headmap import head_label
+from headwatch.snapshot import head_label
 
 __all__ = ["print_comparison"]
 

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from headwatch.heads.headmap import head_label
 from headwatch.metrics import REGISTRY
+from headwatch.snapshot import head_label
 
 __all__ = ["HEAD_TYPES", "HeadGrid"]
 

@@ -2,9 +2,10 @@
 
 from headwatch.heads.errors import NoAttentionError
 from headwatch.heads.find import find_heads
-from headwatch.heads.headmap import HeadMap, LeftOut, Site, head_label
+from headwatch.heads.headmap import HeadMap, LeftOut, Site
 from headwatch.heads.names import named_modules, named_parameters
 from headwatch.heads.reading import CopiedFactors, copy_factors, read_factors
+from headwatch.snapshot import head_label
 
 __all__ = [
     "CopiedFactors",

@@ -151,12 +151,3 @@ class HeadMap:
                 return site
         holders = [site for site in self.sites if module.startswith(f"{site.module}.") or not site.module]
         return max(holders, key=lambda site: len(site.module), default=None)
-
-
-def head_label(layer: int, head: int) -> str:
-    """The printed name of a head.
-
-    >>> head_label(3, 7)
-    'L03.H07'
-    """
-    return f"L{layer:02d}.H{head:02d}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from headwatch.heads.headmap import Site, head_label
+from headwatch.heads.headmap import Site
+from headwatch.snapshot import head_label
 
 __all__ = ["select_heads"]
 

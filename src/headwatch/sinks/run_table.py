@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from headwatch.sinks.row import Row
-from headwatch.sinks.scalars import RANK_ONE_BELOW, at_rest, column
-from headwatch.snapshot import Snapshot
+from headwatch.sinks.scalars import RANK_ONE_BELOW, at_rest
+from headwatch.snapshot import Snapshot, column
 
 __all__ = ["run_table"]
 

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from headwatch.metrics import HEADLINE_KEYS, REGISTRY, SIGNATURE_KEYS, keys_of
 from headwatch.sinks.row import Row
 from headwatch.sinks.tracked import MAX_KEYS, Metrics, choose, kind_of, metrics_by_monitor, prefix_of
-from headwatch.snapshot import Snapshot
+from headwatch.snapshot import Snapshot, column, head_names
 
-__all__ = ["BROKEN_FLAGS", "SUMMARY_PARTS", "X_KEY", "head_names", "notes", "scalars"]
+__all__ = ["BROKEN_FLAGS", "RANK_ONE_BELOW", "SUMMARY_PARTS", "X_KEY", "at_rest", "notes", "scalars"]
 
 X_KEY = "trainer/global_step"
 SUMMARY_PARTS: tuple[str, ...] = ("consistency", "consistency_within", "dispersion", "drift", "noise_floor")
@@ -73,18 +73,6 @@ def at_rest(table: pa.Table) -> pa.Table:
     """Rows of displacement 0: the weights alone."""
     moved = pc.fill_null(pc.not_equal(table["displacement"], 0), False)
     return table.filter(pc.invert(moved))
-
-
-def head_names(table: pa.Table) -> list[str]:
-    """``L03.H07`` of every row."""
-    pairs = zip(table["layer"].to_pylist(), table["head"].to_pylist(), strict=True)
-    return [f"L{layer:02}.H{head:02}" for layer, head in pairs]
-
-
-def column(table: pa.Table, key: str) -> np.ndarray:
-    """One numeric column as float64, null as NaN."""
-    numbers: np.ndarray = pc.cast(table[key], pa.float64()).to_numpy(zero_copy_only=False)
-    return numbers
 
 
 def _heads(
