@@ -21,6 +21,7 @@ from headwatch.parallel.held import gains_of, parameters_of
 from headwatch.parallel.ranks import ALONE
 from headwatch.parallel.source import Share, Source
 from headwatch.saved_weights import save_weights
+from headwatch.sinks.files import write_whole
 from headwatch.skeleton import build_skeleton
 from headwatch.snapshot import Snapshot
 from headwatch.tables import HeadTable
@@ -158,8 +159,10 @@ def measure_checkpoint(opened: PostHoc, step: int, reading: Reading) -> Snapshot
     source = _CheckpointSource(opened)
     measure = ProfileMeasure(opened.head_map, dict, options=reading.options, null=reading.null, source=source)
     snapshot = measure.take(step)(step)
-    if reading.weights_file is not None:
-        save_weights(reading.weights_file, (copy_factors(site, source.tensors) for site in opened.head_map.sites))
+    file = reading.weights_file
+    if file is not None:
+        copies = (copy_factors(site, source.tensors) for site in opened.head_map.sites)
+        write_whole(file, file.parent, lambda path: save_weights(path, copies))
     return snapshot.with_columns(epoch=opened.checkpoint.epoch, time=_modified(opened.checkpoint.path))
 
 

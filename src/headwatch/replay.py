@@ -20,6 +20,7 @@ from headwatch.info import run_info
 from headwatch.null import null_for
 from headwatch.posthoc import PostHoc, Reading, measure_checkpoint, open_model
 from headwatch.run import Run, load
+from headwatch.sinks.parts import part_name
 from headwatch.sinks.store import RunStore
 from headwatch.snapshot import Snapshot
 from headwatch.trajectory import Trajectory, row_keys
@@ -184,7 +185,7 @@ def _snapshots(
 def _with_file(reading: Reading, directory: Path, step: int) -> Reading:
     if not reading.save_weights:
         return reading
-    return replace(reading, weights_file=directory / "weights" / f"step={step:09d}.safetensors")
+    return replace(reading, weights_file=directory / "weights" / part_name(step, "safetensors"))
 
 
 def _one(item: Item, reading: Reading, shape: object) -> Snapshot:

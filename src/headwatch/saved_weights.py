@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,10 +32,7 @@ def save_weights(path: Path, copies: Iterable[CopiedFactors]) -> None:
         tensors[f"{layer}.W_Q"], tensors[f"{layer}.W_K"] = _raw(copied, keys)
         rows = [keys.index(site.kv_head[head]) for head in site.heads]
         about[layer] = {"module": site.module, "heads": list(site.heads), "key_rows": rows}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    save_file(tensors, beside, metadata={"headwatch": json.dumps(about)})
-    os.replace(beside, path)
+    save_file(tensors, path, metadata={"headwatch": json.dumps(about)})
 
 
 def _raw(copied: CopiedFactors, keys: list[int]) -> tuple[Tensor, Tensor]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
 from headwatch.comparison import page_words as words
 from headwatch.comparison.comparison import Comparison
 from headwatch.comparison.page_data import page_arrays, page_data, thinned
 from headwatch.comparison.page_tables import group_table, match_tests, run_summaries, signature_rows
-from headwatch.page import Section, render_page
+from headwatch.page import Section, asset, render_page
+from headwatch.sinks.files import write_whole
 
 __all__ = ["page_html", "write_page"]
 
@@ -26,16 +24,7 @@ def write_page(comparison: Comparison, output: Path) -> Path:
     Raises:
         OSError: the file cannot be written; the message names it.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page_html(comparison))
-        os.chmod(name, 0o644)
-        os.replace(name, output)
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_whole(output, output.parent, lambda path: path.write_text(page_html(comparison), encoding="utf-8"))
     return output
 
 
@@ -54,12 +43,8 @@ def page_html(comparison: Comparison) -> str:
         subtitle=_subtitle(comparison),
         data=data,
         arrays=page_arrays(comparison, runs),
-        scripts=[_asset(name) for name in _SCRIPTS],
+        scripts=[asset(name, "headwatch.comparison") for name in _SCRIPTS],
     )
-
-
-def _asset(name: str) -> str:
-    return (files("headwatch.comparison") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _subtitle(comparison: Comparison) -> str:
@@ -90,7 +75,7 @@ def _overview(comparison: Comparison) -> str:
     left = [f"Left out: {place}: {reason}" for place, reason in comparison.left_out]
     notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
     warned = f'<ul class="warnings">{"".join(f"<li>{escape(line)}</li>" for line in left)}</ul>' if left else ""
-    style = f"<style>{_asset('compare.css')}</style>"
+    style = f"<style>{asset('compare.css', 'headwatch.comparison')}</style>"
     return f'{style}{warned}<div id="run-table"></div><ul class="note">{notes}</ul>'
 
 

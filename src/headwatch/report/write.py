@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from headwatch.report.glance import glance, tiles_html
 from headwatch.report.kinds import OVER_TIME_BUDGET, keys_over_time, kind_arrays, kind_data, registry_data
 from headwatch.report.sections import figure_sections
 from headwatch.run import Run, StoreError, load
+from headwatch.sinks.files import write_whole
 
 __all__ = ["SCRIPTS", "Measured", "measured", "report_page", "subtitle", "write_report"]
 
@@ -57,10 +57,8 @@ def write_report(run: Run | str | Path, output: str | Path | None = None) -> Pat
     run = run if isinstance(run, Run) else load(run)
     path = run.path / "report.html" if output is None else Path(output)
     page = report_page(run)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_text(page, encoding="utf-8")
-    return beside.replace(path)
+    write_whole(path, path.parent, lambda beside: beside.write_text(page, encoding="utf-8"))
+    return path
 
 
 def report_page(

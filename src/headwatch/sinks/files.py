@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 
-def write_whole(path: Path, scratch: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, scratch: Path, write: Callable[[Path], object]) -> None:
     """Write through ``scratch`` (a folder on the same file system), flush to disk, rename into place.
 
     A kill at any moment leaves the old file or the new one. A failed write leaves no temporary file behind.
@@ -31,16 +31,12 @@ def write_whole(path: Path, scratch: Path, write: Callable[[Path], None]) -> Non
 def write_json(path: Path, scratch: Path, value: Any) -> None:
     """A JSON file, whole or not at all. NaN is refused: it is not JSON."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
-    write_whole(path, scratch, lambda temporary: _write_text(temporary, text))
+    write_whole(path, scratch, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_parquet(path: Path, scratch: Path, table: pa.Table) -> None:
     """A Parquet file, whole or not at all."""
     write_whole(path, scratch, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _flush(path: Path) -> None:
