@@ -10,13 +10,15 @@ import typer
 if TYPE_CHECKING:
     from headwatch.demo.train import Trained
 
+__all__ = ["register"]
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(demo)
+    """Add the command to the app."""
+    app.command("demo")(_demo)
 
 
-def demo(
+def _demo(
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 400,
     directory: Annotated[Path, typer.Option("--dir", help="Where everything is written.")] = Path("headwatch-demo"),
     seed: Annotated[int, typer.Option(help="Seed of weights and batches.")] = 0,

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from headwatch.posthoc import Reading
+
+__all__ = [
+    "Biases",
+    "Exclude",
+    "Heads",
+    "Include",
+    "Keep",
+    "KeyHeads",
+    "Null",
+    "Report",
+    "Root",
+    "print_places",
+    "reading_of",
+    "register",
+    "run_name",
+]
 
 Model = Annotated[
     Path,
@@ -48,16 +65,11 @@ def _profile(
     save_weights: Keep = False,
 ) -> None:
     from headwatch.checkpoints import open_checkpoint
-    from headwatch.options import FormOptions
-    from headwatch.posthoc import Reading
     from headwatch.replay import Item, replay
     from headwatch.run import load
     from headwatch.tables import HeadTable
 
-    options = FormOptions(biases=biases)
-    reading = Reading(
-        n_heads, n_kv_heads, tuple(include or ()), tuple(exclude or ()), options, null, save_weights=save_weights
-    )
+    reading = reading_of(n_heads, n_kv_heads, include, exclude, biases, null, save_weights)
     item = Item(open_checkpoint(model).step or 0, model)
     run_directory = directory / "headwatch" / (name or run_name(model))
     replay([item], run_directory, reading, name=name or run_name(model), again=True)
@@ -65,6 +77,23 @@ def _profile(
     left_out = tuple((str(entry["module"]), str(entry["reason"])) for entry in run.info["left_out"])
     typer.echo(HeadTable(run.profile, left_out))
     print_places(run_directory, report)
+
+
+def reading_of(
+    n_heads: int | None,
+    n_kv_heads: int | None,
+    include: list[str] | None,
+    exclude: list[str] | None,
+    biases: bool,
+    null: bool,
+    save_weights: bool,
+) -> Reading:
+    """How checkpoints are read, from the options of a command."""
+    from headwatch.options import FormOptions
+    from headwatch.posthoc import Reading
+
+    patterns = tuple(include or ()), tuple(exclude or ())
+    return Reading(n_heads, n_kv_heads, *patterns, FormOptions(biases=biases), null, save_weights)
 
 
 def run_name(model: Path) -> str:

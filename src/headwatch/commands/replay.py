@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from headwatch.commands.profile import Biases, Exclude, Heads, Include, Keep, KeyHeads, Null, Report, Root
+from headwatch.commands.profile import (
+    Biases,
+    Exclude,
+    Heads,
+    Include,
+    Keep,
+    KeyHeads,
+    Null,
+    Report,
+    Root,
+    print_places,
+    reading_of,
+    run_name,
+)
 
 __all__ = ["register"]
 
@@ -39,36 +54,25 @@ def _replay(
     report: Report = True,
     save_weights: Keep = False,
 ) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from headwatch.commands.profile import print_places, run_name
-    from headwatch.options import FormOptions
-    from headwatch.posthoc import Reading
     from headwatch.replay import items_of, replay
 
-    reading = Reading(
-        n_heads,
-        n_kv_heads,
-        tuple(include or ()),
-        tuple(exclude or ()),
-        FormOptions(biases=biases),
-        null,
-        save_weights=save_weights,
-    )
+    reading = reading_of(n_heads, n_kv_heads, include, exclude, biases, null, save_weights)
     items = items_of(checkpoints)
     name = name or run_name(items[0].path.parent)
     run_directory = directory / "headwatch" / name
-    columns = (TextColumn("checkpoints"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("replay", total=len(items))
-        replay(
-            items,
-            run_directory,
-            reading,
-            name=name,
-            jobs=jobs,
-            progress=lambda done, of: bar.update(task, completed=done, total=of),
-        )
+    with _bar(len(items)) as progress:
+        replay(items, run_directory, reading, name=name, jobs=jobs, progress=progress)
     typer.echo(f"{len(items)} checkpoints, steps {items[0].step} to {items[-1].step}")
     print_places(run_directory, report)
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar; yields what moves it to (done, of how many)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("checkpoints"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("replay", total=total)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
