@@ -152,9 +152,8 @@ class Session:
             continues=stored_id if stored_id not in (None, self.run_id) else None,
         )
         store = RunStore(path, _resumed(path, info))
-        store.supersede_after(
-            trainer.global_step or -1
-        )  # from step 0 the run begins anew; what was there is kept, marked
+        # from step 0 the run begins anew; what was there is kept, marked
+        store.supersede_after(trainer.global_step or -1)
         return store
 
     def _sinks(self, trainer: Trainer, path: Path) -> list[Sink]:

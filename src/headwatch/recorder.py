@@ -16,11 +16,10 @@ from headwatch.sinks.breaker import Breaker
 from headwatch.sinks.row import Row, Sink
 from headwatch.sinks.store import RunStore
 from headwatch.snapshot import Snapshot
-from headwatch.worker import Worker
+from headwatch.worker import CLOSE_WITHIN, Worker
 
 __all__ = ["PATIENCE", "Moment", "Recorder"]
 
-_CLOSE_WITHIN = {"finished": 120.0, "failed": 20.0}  # seconds; who pre-empts a training kills it after some 30
 _FLUSH_WITHIN = 60.0
 PATIENCE = 300.0  # seconds that training waits for a worker that is behind, once
 
@@ -252,7 +251,7 @@ class Recorder:
         if self._closed:
             return
         self._closed = True
-        timeout = _CLOSE_WITHIN.get(status, 120.0) if timeout is None else timeout
+        timeout = CLOSE_WITHIN.get(status, CLOSE_WITHIN["finished"]) if timeout is None else timeout
         if not self._ended(status, timeout):
             self.notices.say(
                 "close", f"the worker did not end within {timeout:.0f} s; the last snapshots may be missing."

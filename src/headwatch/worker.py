@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Worker"]
+__all__ = ["CLOSE_WITHIN", "Worker"]
+
+CLOSE_WITHIN = {"finished": 120.0, "failed": 20.0}  # seconds; who pre-empts a training kills it after some 30
 
 Job = Callable[[], None]
 

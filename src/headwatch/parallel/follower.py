@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headwatch.notices import Notices
-from headwatch.worker import Worker
+from headwatch.worker import CLOSE_WITHIN, Worker
 
 __all__ = ["Follower"]
 
@@ -52,4 +52,4 @@ class Follower:
         """Finish what is queued, within two minutes after training and 20 seconds where it broke off."""
         if not self._closed:
             self._closed = True
-            self._worker.close(120.0 if status == "finished" else 20.0)
+            self._worker.close(CLOSE_WITHIN[status])
