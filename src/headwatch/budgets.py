@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["COMPRESSION", "WANTED_DOCUMENTS", "Budgets", "DocumentScores", "floored", "kept_fractions"]
+__all__ = ["COMPRESSION", "WANTED_DOCUMENTS", "Array", "Budgets", "DocumentScores", "floored", "kept_fractions"]
 
 Array = NDArray[np.float64]
 COMPRESSION: Array = np.arange(1, 100) / 100  # share of keys that is dropped; index i ↔ (i + 1)/100

@@ -23,7 +23,7 @@ from headwatch.snapshot import Snapshot, heads_table
 from headwatch.threads import solver_threads
 from headwatch.trajectory import Trajectory
 
-__all__ = ["Measure", "ProfileMeasure", "profile_columns"]
+__all__ = ["Finish", "Measure", "ProfileMeasure", "profile_columns"]
 
 Finish = Callable[[int], Snapshot]  # step -> snapshot, on the worker
 

@@ -9,6 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+__all__ = [
+    "HEADLINE_KEYS",
+    "NULL_KEYS",
+    "PROFILE_KEYS",
+    "REGISTRY",
+    "ROLE_KEYS",
+    "SIGNATURE_HEADLINE",
+    "SIGNATURE_KEYS",
+    "Kind",
+    "Metric",
+    "Tail",
+    "check_metrics",
+    "keys_of",
+]
+
 Kind = Literal["profile", "signature"]
 Tail = Literal["upper", "lower", "two-sided"]
 

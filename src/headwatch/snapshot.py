@@ -12,6 +12,20 @@ import pyarrow.compute as pc
 
 from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, REGISTRY, ROLE_KEYS, SIGNATURE_KEYS, Kind
 
+__all__ = [
+    "SCHEMA_VERSION",
+    "SUMMARY_SCHEMA",
+    "TOKENS_SCHEMA",
+    "Snapshot",
+    "column",
+    "head_label",
+    "head_names",
+    "heads_table",
+    "profile_schema",
+    "schema_of",
+    "signature_schema",
+]
+
 SCHEMA_VERSION = 1
 
 _ARROW = {"float": pa.float64(), "int": pa.int32(), "str": pa.string(), "bool": pa.bool_()}

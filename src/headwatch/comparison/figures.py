@@ -21,7 +21,7 @@ from headwatch.snapshot import head_label
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["bands_figure", "layers_figure", "simplex_figure"]
+__all__ = ["bands_figure", "layer_bands", "layers_figure", "simplex_figure"]
 
 
 def simplex_figure(comparison: Comparison, *, frames: int = 24) -> Figure:

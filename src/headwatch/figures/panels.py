@@ -14,7 +14,7 @@ from headwatch.figures.ink import FAINT, Box, bare_axes, write
 from headwatch.figures.palette import THETA_RED, TYPE_COLOURS, TYPE_MARKS, TYPE_WORDS
 from headwatch.figures.simplex import EDGES, FLAT, FLAT_HIDDEN, MIDDLE, THETA, VERTEX_WORDS, place
 
-__all__ = ["draw_flat_simplex", "draw_legend", "draw_two_drifts", "scatter_by_type"]
+__all__ = ["draw_flat_simplex", "draw_legend", "draw_near_middle", "draw_trails", "draw_two_drifts", "scatter_by_type"]
 
 _LABELS = ((-0.03, 0.03, "right"), (0.03, -0.1, "center"), (0.03, -0.05, "left"), (0.0, 0.04, "center"))
 _WORDS = (*VERTEX_WORDS[:2], "c: positive\nsemidefinite", VERTEX_WORDS[3])

@@ -7,6 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+__all__ = ["FLAT", "IDENTITY", "Gain", "HeadMap", "LeftOut", "Projection", "Rope", "Rows", "Site", "Status", "Term"]
+
 Status = Literal["proven", "structural"]
 IDENTITY = "o i -> o i"
 FLAT = "flat"

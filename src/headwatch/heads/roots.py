@@ -15,7 +15,7 @@ from headwatch.heads.norms import NormFormula
 from headwatch.heads.resolve import Channel, follow
 from headwatch.heads.trace import Cut, Tracer
 
-__all__ = ["CrossAttention", "Paths", "inputs_of"]
+__all__ = ["CrossAttention", "Paths", "Under", "inputs_of"]
 
 
 class CrossAttention(ValueError):

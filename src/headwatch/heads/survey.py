@@ -21,7 +21,7 @@ from headwatch.probe.call import AttentionCall
 from headwatch.probe.capture import installed
 from headwatch.probe.quiet import quiet_probe
 
-__all__ = ["Call", "Survey", "run_survey"]
+__all__ = ["Call", "Key", "Survey", "run_survey"]
 
 Key = tuple[str, int]  # caller, ordinal of the call within it
 

@@ -19,7 +19,7 @@ from headwatch.probe.call import AttentionCall
 from headwatch.probe.capture import capture
 from headwatch.probe.quiet import quiet_probe
 
-__all__ = ["can_prove", "discover"]
+__all__ = ["Forwards", "can_prove", "discover"]
 
 Forwards = Sequence[Callable[[], object]]
 Find = Callable[["Forwards | None"], HeadMap]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headwatch.heads.names import clean_name
 from headwatch.parallel.held import is_split
 
-__all__ = ["fsdp1_units", "gathered", "unit_of"]
+__all__ = ["Parameters", "fsdp1_units", "gathered", "unit_of"]
 
 Parameters = Callable[[], Mapping[str, Tensor]]
 

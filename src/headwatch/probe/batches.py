@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["batch_size", "cut", "described", "moved", "tokens_of", "valid_of"]
+__all__ = ["batch_size", "cut", "described", "moved", "tokens_of", "valid_of", "with_tokens"]
 
 
 def moved(batch: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:

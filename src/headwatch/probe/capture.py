@@ -34,7 +34,7 @@ from headwatch.probe.products import ScoreTag
 from headwatch.probe.scores import Scores
 from headwatch.probe.stack import ModuleStack
 
-__all__ = ["Capture", "capture"]
+__all__ = ["Capture", "capture", "installed"]
 
 # what torch says about hooks on compiled modules, and about flex_attention that is not compiled: both are meant here
 _EXPECTED = (

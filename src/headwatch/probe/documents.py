@@ -16,7 +16,7 @@ from headwatch.probe.batches import batch_size, cut, moved, tokens_of, valid_of
 from headwatch.probe.calling import ProbeError, ProbeFn, model_call, prepare
 from headwatch.probe.quiet import quiet_probe, randomness_kept
 
-__all__ = ["ProbeBatch", "documents_call", "probe_batches", "probe_forwards"]
+__all__ = ["Context", "ProbeBatch", "documents_call", "probe_batches", "probe_forwards", "within"]
 
 Context = Callable[[], AbstractContextManager[Any]] | AbstractContextManager[Any] | None
 _PROOF_DOCUMENTS = 4  # of each half; enough to tell the rows of a projection apart

@@ -11,7 +11,19 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-__all__ = ["SDPA_ARGUMENTS", "SOFTMAX", "bound", "flex_operator", "is_flash", "reentrant_mha"]
+__all__ = [
+    "FLASH_ARGUMENTS",
+    "FLASH_PLAIN",
+    "FLEX_ARGUMENTS",
+    "SDPA_ARGUMENTS",
+    "SOFTMAX",
+    "bound",
+    "flex_operator",
+    "is_flash",
+    "mha_heads",
+    "reentrant_mha",
+    "softmax_arguments",
+]
 
 SDPA_ARGUMENTS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 FLEX_ARGUMENTS = ("query", "key", "value", "score_mod", "block_mask", "scale")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["PRODUCTS", "ScoreTag", "parse_einsum"]
+__all__ = ["PRODUCTS", "Args", "Kwargs", "ScoreTag", "parse_einsum"]
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+__all__ = ["write_json", "write_parquet", "write_whole"]
+
 
 def write_whole(path: Path, scratch: Path, write: Callable[[Path], object]) -> None:
     """Write through ``scratch`` (a folder on the same file system), flush to disk, rename into place.

@@ -8,6 +8,8 @@ import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+__all__ = ["LockedError", "RunLock"]
+
 _HELD: set[Path] = set()  # directories that this process writes to
 _STALE_AFTER = 300.0  # seconds without a heartbeat, for a writer on another host
 

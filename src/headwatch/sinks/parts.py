@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+__all__ = ["Part", "list_parts", "part_name", "range_name", "step_of"]
+
 _PART = re.compile(r"step=(\d{9,})\.parquet")
 _RANGE = re.compile(r"steps=(\d{9,})-(\d{9,})\.parquet")
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from headwatch.snapshot import Snapshot
 
+__all__ = ["Row", "Sink"]
+
 
 @dataclass(frozen=True)
 class Row:

@@ -16,6 +16,8 @@ from headwatch.sinks.lock import RunLock
 from headwatch.sinks.parts import Part, list_parts, part_name, range_name, step_of
 from headwatch.snapshot import Snapshot
 
+__all__ = ["COMPACT_ABOVE", "RunStore"]
+
 COMPACT_ABOVE = 500  # parts of one kind; below, single files do no harm
 _PER_RANGE = 500
 

@@ -7,16 +7,7 @@ from dataclasses import dataclass
 
 from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_HEADLINE, Kind, keys_of
 
-__all__ = [
-    "MAX_KEYS",
-    "SIGNATURE_HEADLINE",
-    "TRACKED",
-    "Choice",
-    "choose",
-    "kind_of",
-    "metrics_by_monitor",
-    "prefix_of",
-]
+__all__ = ["MAX_KEYS", "TRACKED", "Choice", "Metrics", "choose", "kind_of", "metrics_by_monitor", "prefix_of"]
 
 MAX_KEYS = 1500
 TRACKED = 64  # more lines than this in one panel cannot be told apart
