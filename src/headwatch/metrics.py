@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 __all__ = [
@@ -269,38 +270,33 @@ _PROFILE = (
     ),
 )
 
+_signature = partial(Metric, kind="signature", cost=_PROBE)
 _SIGNATURE = (
-    Metric(
+    _signature(
         "n_eff",
         "effective share of keys",
         0,
         None,
         "exp(−KL(m_C ‖ u_C)): share of the keys attended; 1 for uniform attention under any mask.",
         "Falls when the head becomes selective.",
-        kind="signature",
-        cost=_PROBE,
     ),
-    Metric(
+    _signature(
         "c95",
         "share of keys that hold 95 %",
         0,
         1,
         "u-mass of the keys of highest lift that hold 95 % of the attention mass; .95 for uniform attention.",
         "Falls when few keys take the attention.",
-        kind="signature",
-        cost=_PROBE,
     ),
-    Metric(
+    _signature(
         "peak_mean",
         "mean peak",
         0,
         1,
         "Mean over keys of the largest attention that any query gives it.",
         "Rises when queries pick single keys.",
-        kind="signature",
-        cost=_PROBE,
     ),
-    Metric(
+    _signature(
         "mutual_information",
         "mutual information",
         None,
@@ -308,20 +304,16 @@ _SIGNATURE = (
         "Between query and key, minus its value for uniform attention under the same mask.",
         "Rises when different queries attend to different keys.",
         unit="nats",
-        kind="signature",
-        cost=_PROBE,
     ),
-    Metric(
+    _signature(
         "sink_share",
         "sink share",
         0,
         1,
         "Attention that falls on ignored keys: the first valid token and special tokens.",
         "Rises when the head parks its attention.",
-        kind="signature",
-        cost=_PROBE,
     ),
-    Metric(
+    _signature(
         "row_entropy",
         "row entropy",
         0,
@@ -329,51 +321,42 @@ _SIGNATURE = (
         "Mean entropy of a query's attention.",
         "A fall to 0 is entropy collapse.",
         unit="nats",
-        kind="signature",
-        cost=_PROBE,
     ),
-    Metric(
+    _signature(
         "max_logit",
         "largest logit",
         None,
         None,
         "Largest score before softmax over the probe documents.",
         "Unbounded growth announces instability.",
-        kind="signature",
-        cost=_PROBE,
     ),
 )
 
+_role = partial(Metric, kind="signature", cost=_REPEATED)
 _ROLES = (
-    Metric(
+    _role(
         "previous_token",
         "previous-token score",
         0,
         1,
         "Mean attention to the token before, on repeated random tokens.",
         "Near 1: a previous-token head, the first half of an induction circuit.",
-        kind="signature",
-        cost=_REPEATED,
     ),
-    Metric(
+    _role(
         "duplicate_token",
         "duplicate-token score",
         0,
         1,
         "Mean attention to a token's own earlier occurrence, on repeated random tokens.",
         "Near 1: a duplicate-token head.",
-        kind="signature",
-        cost=_REPEATED,
     ),
-    Metric(
+    _role(
         "induction",
         "induction score",
         0,
         1,
         "Mean attention to what followed a token's earlier occurrence, on repeated random tokens.",
         "Its rise is the forming of an induction head.",
-        kind="signature",
-        cost=_REPEATED,
     ),
 )
 
