@@ -49,7 +49,7 @@ class QKProfileMonitor(HeadMonitor):
         name: tells two monitors of this class apart; enters paths and keys.
         include: patterns of module names or heads ("L03.*") to watch; everything by default.
         exclude: patterns to leave out.
-        heads: heads handed over where discovery refuses; a list of mappings, see ``headwatch.heads.find_heads``.
+        heads: heads handed over where discovery refuses; a list of mappings, see ``headwatch.heads.handover``.
         prove: prove on the first training batch that the factors predict the model's scores. Without, heads that are
             read by rule are flagged "structural".
         probe_fn: ``probe_fn(pl_module, batch)`` runs the network once on a training batch, for the proof; by default

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headwatch.metrics import HEADLINE_KEYS, PROFILE_KEYS, REGISTRY, ROLE_KEYS, SIGNATURE_KEYS, Metric
+from headwatch.metrics import (
+    HEADLINE_KEYS,
+    PROFILE_KEYS,
+    REGISTRY,
+    ROLE_KEYS,
+    SIGNATURE_HEADLINE,
+    SIGNATURE_KEYS,
+    Metric,
+)
 
 PAGE = Path(__file__).with_name("metrics.md")
 
@@ -13,7 +21,7 @@ HEAD = """# Every metric
 Made from the registry by `docs/generate_metrics.py`. A metric is a column of the store under its key, and the W&B chart
 `heads/<key>/L03.H07` (layer 3, head 7, both counted from 0). `headsum/<key>/median`, `/p10` and `/p90` are over all
 heads, `headsum/<key>/L03` is the median of a layer. A metric that is off or could not be computed is null in the store
-and absent in W&B. The six that are logged per head by default are in bold.
+and absent in W&B. Those that are logged per head by default are in bold.
 
 Definitions are from A. O'Desky, *On attention heads and bilinear forms*, arXiv:2609.22990v1, except distance to and
 position on Θ, drift, path length and all signatures, which are headwatch's own.
@@ -52,7 +60,7 @@ def _section(title: str, lead: str, keys: tuple[str, ...]) -> str:
 
 
 def _row(metric: Metric) -> str:
-    key = f"**`{metric.key}`**" if metric.key in HEADLINE_KEYS else f"`{metric.key}`"
+    key = f"**`{metric.key}`**" if metric.key in (*HEADLINE_KEYS, *SIGNATURE_HEADLINE) else f"`{metric.key}`"
     what = f"{metric.title}. {metric.meaning}"
     cells = (key, what, _range(metric), metric.change, metric.tail or "—", metric.cost)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -83,7 +83,7 @@ def draw_simplex(axes: Axes) -> None:
 
 
 def simplex_picture() -> Figure:
-    """Heads of four kinds in the simplex."""
+    """Heads of five kinds in the simplex."""
     rng = np.random.default_rng(0)
     figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     axes = figure.add_subplot()
@@ -105,7 +105,7 @@ def simplex_picture() -> Figure:
 
 
 def lobes_picture() -> Figure:
-    """Spectra of four heads: what b, c and d see."""
+    """Spectra of five heads: what b, c and d see."""
     rng = np.random.default_rng(1)
     heads = (
         ("at initialisation", gaussian(rng)),

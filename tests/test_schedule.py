@@ -20,7 +20,7 @@ def test_step_zero_is_due():
 
 
 def test_a_boundary_that_was_jumped_over_counts():
-    assert due_steps(Schedule(100, ()), 400, stride=30) == [120, 210, 300, 420][:3]
+    assert due_steps(Schedule(100, ()), 400, stride=30) == [120, 210, 300]
 
 
 def test_stretch_multiplies_the_interval():

@@ -4,7 +4,7 @@ Beside busy data loaders a solve on many threads waits for cores that are taken:
 one. torch's thread count is a setting of each thread *and* the default of threads started later, so setting it on a
 worker would give a new loader or server thread another count, and with it other bits. Here the default is put back
 from a third, short-lived thread; the training thread's own count is never written. ``threadpoolctl`` is no way: it
-writes settings of the whole process. NumPy's BLAS has only such settings, so nothing here solves with NumPy.
+writes settings of the whole process. NumPy's BLAS has only such settings, so no worker solves with NumPy.
 """
 
 from __future__ import annotations

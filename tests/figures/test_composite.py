@@ -104,6 +104,7 @@ def test_a_snapshot_of_missing_numbers_alone_can_be_drawn(snapshots):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         composite_png(table)
+        assert f"{table.num_rows} heads without a profile" in texts(composite_figure(table))
 
 
 def test_signatures_add_their_maps(snapshots):

@@ -43,7 +43,7 @@ def test_layers_line_up_with_and_without_a_probe():
 
 
 def test_no_head_is_an_error_that_says_what_to_do():
-    with pytest.raises(NoAttentionError, match=r"Linear: expected self-attention.*\n.*pass a probe.*heads="):
+    with pytest.raises(NoAttentionError, match=r"Linear: expected self-attention.*\n.*probe_fn=.*heads="):
         find_heads(nn.Linear(3, 3))
 
 
