@@ -243,7 +243,8 @@ def report(results: dict[str, list[tuple[Clock, Events]]], options: argparse.Nam
         print(row(way, rounds, plain, base, options))
     for way in ("ours, profiles", "ours, both"):
         for _, events in results.get(way, []):
-            print(f"\n{way}: finding and proving the heads, once: {events.once:.2f} s")
+            print(f"\n{way}: finding and proving the heads, once: {events.once:.2f} s; seconds by step:")
+            print(", ".join(f"{step}: {taken:.2f}" for step, taken in events.seconds.items()))
 
 
 def trimmed(steps: list[float]) -> float:
