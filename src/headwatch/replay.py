@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from headwatch.checkpoints import CheckpointError, is_checkpoint, open_checkpoint
@@ -206,12 +205,4 @@ def _retrace(store: RunStore, run: Run) -> None:
         profile = np.stack([rows[key].to_numpy() for key in "abcd"], axis=1)
         beyond = rows["beyond_null"].fill_null(False).to_numpy()
         columns = trajectory.update(step, profile, beyond)
-        store.write(Snapshot("profile", step, _with(rows, columns)))
-
-
-def _with(table: pa.Table, columns: dict[str, np.ndarray]) -> pa.Table:
-    for key, values in columns.items():
-        place, field = table.schema.get_field_index(key), table.schema.field(key)
-        array = pa.array(values, mask=np.isnan(values), type=pa.float64()).cast(field.type)
-        table = table.set_column(place, field, array)
-    return table
+        store.write(Snapshot("profile", step, rows).with_heads(**columns))

@@ -181,6 +181,6 @@ def heads_table(kind: Kind, columns: Mapping[str, object]) -> pa.Table:
 def _column(values: object, type_: pa.DataType) -> pa.Array:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values.cast(type_)
-    if isinstance(values, np.ndarray) and values.dtype.kind == "f" and pa.types.is_integer(type_):
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":  # what could not be computed is null, not NaN
         return pa.array(values, mask=np.isnan(values), type=pa.float64()).cast(type_)
     return pa.array(values, type=type_)

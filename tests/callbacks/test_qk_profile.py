@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint, WeightAveraging
+from pytorch_lightning.callbacks import ModelCheckpoint
 from tiny import Tiny, batches, fingerprint, trainer
 from torch import nn
 
@@ -191,7 +191,8 @@ class TestRunJson:
 
 def test_weight_averaging_flags_the_last_snapshot(tmp_path):
     pl.seed_everything(3)
-    trainer(tmp_path, [WeightAveraging(), QKProfileMonitor(5)]).fit(Tiny(), batches())
+    averaging = pytest.importorskip("pytorch_lightning.callbacks.weight_averaging")  # Lightning 2.6
+    trainer(tmp_path, [averaging.WeightAveraging(), QKProfileMonitor(5)]).fit(Tiny(), batches())
     rows = headwatch.load(tmp_path).to_pandas()
     assert set(rows[rows.step == 12]["flags"]) == {"averaged_weights:WeightAveraging"}
     assert set(rows[rows.step == 8]["flags"]) == {""}

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -46,6 +45,7 @@ def test_reads_while_it_grows_with_every_tool(tmp_path):
     filled(tmp_path / "r", [0, 1, 2])
     glob = str(tmp_path / "r" / "profile" / "*.parquet")
     assert sorted(pl.read_parquet(glob)["step"].unique().to_list()) == [0, 1, 2]
+    duckdb = pytest.importorskip("duckdb")
     assert duckdb.sql(f"select count(*) as n from '{glob}'").to_arrow_table()["n"].to_pylist() == [3 * HEADS]
     assert len(pd.read_parquet(tmp_path / "r" / "profile")) == 3 * HEADS
     run = load(tmp_path / "r")
