@@ -13,6 +13,7 @@ decoders end nearer to Θ than encoders, and whether signatures settle before pr
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,8 +34,9 @@ SIGNATURES = ("n_eff", "mutual_information", "row_entropy")
 def train(kind: str, seed: int, steps: int, every: int, root: Path) -> Path:
     """One run; an earlier one that ended well is kept."""
     folder = root / f"{kind}-{seed}"
-    if list(folder.glob("headwatch/*/run.json")) and headwatch.load(folder).complete:
+    if any(headwatch.load(run.parent).complete for run in folder.glob("headwatch/*/run.json")):
         return headwatch.load(folder).path
+    shutil.rmtree(folder, ignore_errors=True)  # a run that was broken off begins anew
     pl.seed_everything(seed)
     tokens = load_text().tokens()
     batches, _ = loaders(tokens, context=CONTEXT, batch_size=16, steps=steps, seed=seed)
