@@ -48,7 +48,7 @@ class MapSpec:
 PROFILE_MAPS = (
     MapSpec("stable_rank", "log", low=1.0, words="1 = rank one"),
     MapSpec("theta_distance", "root", high=0.25, words="0 at the start as well"),
-    MapSpec("theta_position", "signed", high=1.0, words="− towards d, + towards c"),
+    MapSpec("theta_position", "signed", high=1.0, words="−: d, +: c"),
     MapSpec("pairing", "linear", high=1.0, words="near 1 by chance"),
 )
 SIGNATURE_MAPS = (
