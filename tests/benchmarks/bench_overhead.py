@@ -229,18 +229,22 @@ def machine(options: argparse.Namespace) -> str:
     return f"{name}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
-def report(results: dict[str, list[tuple[Clock, Events]]], options: argparse.Namespace) -> None:
+def report(
+    results: dict[str, list[tuple[Clock, Events]]], options: argparse.Namespace, others: argparse.Namespace
+) -> None:
     plain = [t for clock, events in results["nothing"] for t in steady(clock, events)]
     base = stats.median(plain)
     shape = f"{options.layers} layers × {options.heads} heads, N {options.width}"
     print(f"\n{machine(options)}; torch {torch.__version__}; {shape}, batch {options.batch} × {options.tokens} tokens")
-    runs = f"{options.rounds} round(s) of {options.steps} steps" + ("" if options.steps >= PER else ", scaled to 1,000")
+    runs = f"{options.rounds} round(s) of {options.steps} steps (ours, both) and {others.steps} (the others)"
     print(f"{runs}; a step takes {base:.3f} s\n")
-    print("Per 1,000 steps; slower: by so much the steps without an event take longer than without anything.\n")
+    print(
+        "Per 1,000 steps, scaled where fewer ran; slower: what the steps without an event take more than with nothing.\n"
+    )
     print("| way | events | seconds in events | share of wall time | slower, s | share with that | longest stall |")
     print("|" + "---|" * 7)
     for way, rounds in results.items():
-        print(row(way, rounds, plain, base, options))
+        print(row(way, rounds, plain, base, options if way == "ours, both" else others))
     for way in ("ours, profiles", "ours, both"):
         for _, events in results.get(way, []):
             print(f"\n{way}: finding and proving the heads, once: {events.once:.2f} s; seconds by step:")
@@ -276,14 +280,17 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--other-steps", type=int, help="steps of all ways but 'ours, both'; --steps by default")
     options = parser.parse_args()
+    others = argparse.Namespace(**{**vars(options), "steps": options.other_steps or options.steps})
     os.environ.setdefault("WANDB_SILENT", "true")
     results: dict[str, list[tuple[Clock, Events]]] = {}
     for _ in range(options.rounds):
         for way in dict.fromkeys(["nothing", *options.ways]):
             with tempfile.TemporaryDirectory() as root:
-                results.setdefault(way, []).append(train(way, options, Path(root)))
-    report(results, options)
+                chosen = options if way == "ours, both" else others
+                results.setdefault(way, []).append(train(way, chosen, Path(root)))
+    report(results, options, others)
 
 
 if __name__ == "__main__":
