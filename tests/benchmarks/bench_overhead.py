@@ -239,7 +239,7 @@ def report(
     runs = f"{options.rounds} round(s) of {options.steps} steps (ours, both) and {others.steps} (the others)"
     print(f"{runs}; a step takes {base:.3f} s\n")
     print(
-        "Per 1,000 steps, scaled where fewer ran; slower: what the steps without an event take more than with nothing.\n"
+        "Per 1,000 steps, scaled where fewer ran; slower: what steps without an event take more than with nothing.\n"
     )
     print("| way | events | seconds in events | share of wall time | slower, s | share with that | longest stall |")
     print("|" + "---|" * 7)
