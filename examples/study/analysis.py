@@ -114,13 +114,16 @@ def answers(run: Trajectories) -> dict[str, float]:
         "stable rank at the end": np.median(run.stable_rank[-1]),
         "half of the change of stable rank": np.median(rank_half),
         "half of the drift": np.median(drift_half),
+        "stable rank is ahead by": np.median(drift_half - rank_half),
         "heads whose stable rank is first": (rank_half < drift_half).mean(),
         "heads whose drift is first": (drift_half < rank_half).mean(),
         "half of the fall of the loss": float(half_way(run.steps, np.abs(run.loss - run.loss[0]))),
         "profiles settle": settled(run.steps, run.profile),
         "stable ranks settle": settled(run.steps, run.stable_rank),
     }
-    found |= {f"{name} settles": settled(run.signature_steps, values) for name, values in run.signatures.items()}
+    settle = {name: settled(run.signature_steps, values) for name, values in run.signatures.items()}
+    found |= {f"`{name}` settles": step for name, step in settle.items()}
+    found |= {f"`{name}` settles before profiles by": found["profiles settle"] - step for name, step in settle.items()}
     return {key: float(value) for key, value in found.items()}
 
 
