@@ -91,8 +91,8 @@ class MarginalAttentionMonitor(HeadMonitor):
     def __init__(
         self,
         probe: Any = 1,
-        every_n_train_steps: int = 200,
-        early_steps: Sequence[int] = (1, 4, 16, 64),
+        every_n_train_steps: int = 500,
+        early_steps: Sequence[int] = (16, 64, 200),
         special_tokens: Sequence[int] = (),
         query_stride: int = 1,
         roles: bool = False,

@@ -238,9 +238,7 @@ def report(
     print(f"\n{machine(options)}; torch {torch.__version__}; {shape}, batch {options.batch} × {options.tokens} tokens")
     runs = f"{options.rounds} round(s) of {options.steps} steps (ours, both) and {others.steps} (the others)"
     print(f"{runs}; a step takes {base:.3f} s\n")
-    print(
-        "Per 1,000 steps, scaled where fewer ran; slower: what steps without an event take more than with nothing.\n"
-    )
+    print("Per 1,000 steps, scaled where fewer ran; slower: what steps without an event take more than with nothing.\n")
     print("| way | events | seconds in events | share of wall time | slower, s | share with that | longest stall |")
     print("|" + "---|" * 7)
     for way, rounds in results.items():
