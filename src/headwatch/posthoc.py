@@ -100,10 +100,11 @@ def open_model(weights: str | Path | Mapping[str, Tensor], reading: Reading) -> 
     try:
         head_map = find_heads(model, include=reading.include, exclude=reading.exclude)
     except NoAttentionError as error:
-        if reading.n_heads is None and not checkpoint.config:
+        if error.left_out and reading.n_heads is None and not checkpoint.config:
             raise CheckpointError(
                 f"{checkpoint.path}: no count of heads was found. A state dict alone does not tell it: put the model's "
-                f"config.json beside it, or give --n-heads (and --n-kv-heads). {error}"
+                f"config.json beside it, or give --n-heads (and --n-kv-heads). First of {len(error.left_out)}: "
+                f"{error.left_out[0].module}: {error.left_out[0].reason}."
             ) from error
         raise
     sites = tuple(_with_qk_norm(site, checkpoint) for site in head_map.sites)

@@ -13,6 +13,7 @@ class NoAttentionError(ValueError):
     """No head of the model can be watched."""
 
     def __init__(self, model: str, left_out: Sequence[LeftOut] = ()) -> None:
+        self.left_out = tuple(left_out)
         reasons = "".join(f"\n  {item.module or '(the model itself)'}: {item.reason}" for item in left_out[:20])
         found = f"Left out:{reasons}" if left_out else "Nothing in it looks like self-attention."
         super().__init__(
