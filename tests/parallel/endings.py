@@ -1,10 +1,12 @@
-"""Trainings that end in bad ways, each in a fork: ``python endings.py <directory>``."""
+"""Trainings that end in bad ways, each in a process of its own: ``python endings.py <directory>``."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -18,6 +20,7 @@ import scenarios
 import torch
 
 import headwatch.recorder
+import headwatch.worker
 from headwatch.callbacks import QKProfileMonitor
 
 ENDLESS = 100_000
@@ -68,7 +71,7 @@ def terminate(root: Path) -> None:
 
 def stuck(root: Path) -> None:
     """The worker never comes back from its third snapshot."""
-    headwatch.recorder._CLOSE_WITHIN["failed"] = 2.0
+    headwatch.worker.CLOSE_WITHIN["failed"] = 2.0
     seen: list[int] = []
     write = headwatch.recorder.RunStore.write
 
@@ -89,37 +92,43 @@ ENDINGS: dict[Callable[[Path], None], int | None] = {
 }
 
 
+def end(ending: Callable[[Path], None], root: Path) -> int:
+    """Train until the end; exit status 70 for an exception that nobody caught. SIGUSR1 shows where it hangs."""
+    faulthandler.register(signal.SIGUSR1, file=(root / "hung.txt").open("w"), all_threads=True)
+    try:
+        ending(root)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    except BaseException:
+        (root / "error.txt").write_text(traceback.format_exc())
+        return 70
+    return 0
+
+
 def run(ending: Callable[[Path], None], number: int | None, root: Path) -> dict[str, Any]:
-    pid = os.fork()
-    if pid == 0:
-        code = 0
-        try:
-            ending(root)
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        except BaseException:
-            (root / "error.txt").write_text(traceback.format_exc())
-            code = 70
-        os._exit(code)
+    """One ending in a process of its own: a fork of one that has threads may hang by itself."""
+    child = subprocess.Popen([sys.executable, __file__, str(root), ending.__name__])
     deadline = time.monotonic() + LIMIT
-    while not (root / "ready").exists() and time.monotonic() < deadline:
+    while not (root / "ready").exists() and child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     if number is not None:
-        os.kill(pid, number)
+        child.send_signal(number)
     sent = time.monotonic()
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return {"code": os.waitstatus_to_exitcode(status), "seconds": time.monotonic() - sent}
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return {"code": "hung", "seconds": LIMIT}
-        time.sleep(0.02)
+    try:
+        return {"code": child.wait(max(1.0, deadline - sent)), "seconds": time.monotonic() - sent}
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGUSR1)
+        time.sleep(1.0)
+        child.kill()
+        child.wait()
+        return {"code": f"hung: {(root / 'hung.txt').read_text()}", "seconds": LIMIT}
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
+    if len(sys.argv) > 2:
+        chosen = next(ending for ending in ENDINGS if ending.__name__ == sys.argv[2])
+        os._exit(end(chosen, Path(sys.argv[1])))
     for ending, number in ENDINGS.items():
         place = Path(sys.argv[1]) / ending.__name__
         place.mkdir()
