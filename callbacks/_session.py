@@ -132,7 +132,7 @@ class Session:
             patience=PATIENCE if self.ranks.size == 1 else None,
         )
         recorder.announce(self._open_members)
-        recorder.add_sinks(self._sinks(trainer, store.path))
+        recorder.add_sinks(self._sinks(trainer, store))
         return recorder
 
     def _store(
@@ -156,7 +156,7 @@ class Session:
         store.supersede_after(trainer.global_step or -1)
         return store
 
-    def _sinks(self, trainer: Trainer, path: Path) -> list[Sink]:
+    def _sinks(self, trainer: Trainer, store: RunStore) -> list[Sink]:
         from headwatch.sinks.loggers import LoggerSink
         from headwatch.sinks.wandb import WandbSink, wandb_run_of
 
@@ -167,7 +167,9 @@ class Session:
                 continue
             run = wandb_run_of(logger)
             if run is not None:
-                earlier = load(path).profile  # a resumed run's: the pictures' trails go on
+                earlier = (
+                    load(store.path).profile if store.steps("profile") else None
+                )  # a resumed run's: its trails go on
                 sinks.append(WandbSink(run, metrics=metrics, history=earlier, say=self.notices.say))
             else:
                 sinks.append(LoggerSink(logger, metrics=metrics))

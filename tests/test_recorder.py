@@ -215,3 +215,55 @@ def test_resume_restores_baselines_and_knows_what_is_stored(tmp_path):
     recorder.close("finished")
     assert taken == [10, 15]
     np.testing.assert_array_equal(load(tmp_path / "r").steps(), [0, 5, 10, 15])
+
+
+class Asks(FakeMeasure):
+    """Remembers which steps of another measure the worker has finished when it takes its own."""
+
+    def __init__(self, other):
+        super().__init__("signature")
+        self.other, self.seen = other, []
+
+    def take(self, step):
+        self.seen.append(list(self.other.finished))
+        return super().take(step)
+
+
+class Remembers(FakeMeasure):
+    def __init__(self):
+        super().__init__()
+        self.finished = []
+
+    def finish(self, step):
+        self.finished.append(step)
+        return super().finish(step)
+
+
+def test_the_worker_starts_when_the_last_monitor_has_measured(tmp_path):
+    profile = Remembers()
+    signature = Asks(profile)
+    recorder, watchers = build(tmp_path, {"profile": (profile, 10), "signature": (signature, 20)}, background=False)
+    observe_all(recorder, watchers, [0, 10, 20])
+    assert signature.seen == [[], [0, 10]]  # never its own step
+    assert profile.finished == [0, 10, 20]
+    assert load(tmp_path / "r").steps("signature") == [0, 20]
+
+
+def test_what_waits_for_a_monitor_that_breaks_is_written(tmp_path):
+    recorder, watchers = build(
+        tmp_path, {"profile": (FakeMeasure(), 10), "signature": (FakeMeasure("signature", breaks_at=[0]), 10)}
+    )
+    with pytest.warns(HeadwatchWarning, match="signature monitor failed at step 0"):
+        observe_all(recorder, watchers, [0])
+    assert load(tmp_path / "r").steps("profile") == [0]
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_what_waits_for_a_monitor_that_never_comes_is_written(tmp_path, end):
+    recorder, (profile, _) = build(
+        tmp_path, {"profile": (FakeMeasure(), 10), "signature": (FakeMeasure("signature"), 10)}
+    )
+    profile.observe(moment(0))
+    recorder.flush() if end == "flush" else recorder.close("failed")
+    assert load(tmp_path / "r").steps("profile") == [0]
+    recorder.close("failed")

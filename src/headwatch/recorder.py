@@ -106,6 +106,7 @@ class Recorder:
         self._worker = Worker(idle=store.heartbeat) if background else None
         self._patience = patience
         self._stuck = False  # the worker has used up our patience and is not back
+        self._held: list[Callable[[], None]] = []  # until the other monitors have measured this moment
         self._closed = False
 
     def attach(self, member: Member) -> None:
@@ -122,24 +123,37 @@ class Recorder:
         self._sinks += [Breaker(sink, self.notices, self._raise_errors) for sink in sinks]
 
     def submit(self, member: Member, moment: Moment, finish: Finish, *, seconds: float, overhead: float) -> None:
-        """Hand over a snapshot that was taken; blocks while the worker is behind."""
-        awaited = {m.name for m in self.members if m is not member and m.expects(moment)} | self._announced
+        """Hand over a snapshot that was taken; blocks while the worker is behind.
+
+        The worker gets it when every monitor has measured this moment: it would slow down those that still measure.
+        """
+        to_come = {m.name for m in self.members if m is not member and m.expects(moment)}
+        awaited = to_come | self._announced
         for sink in self._sinks:
             sink.flush()
-        self._do(lambda: self._finish(member, moment, finish, awaited, seconds, overhead))
+        self._held.append(lambda: self._finish(member, moment, finish, awaited, seconds, overhead))
+        if not to_come or moment.final:
+            self._release(self._patience)
+        self._raise_if_asked()
 
     def miss(self, member: Member, moment: Moment) -> None:
         """A snapshot that others may wait for will not come."""
-        self._do(lambda: self._arrive(member.name, moment, set(), None))
+        self._held.append(lambda: self._arrive(member.name, moment, set(), None))
+        self._release(self._patience)
+        self._raise_if_asked()
 
-    def _do(self, job: Callable[[], None]) -> None:
+    def _release(self, patience: float | None) -> None:
+        held, self._held = self._held, []
+        for job in held:
+            self._do(job, patience)
+
+    def _do(self, job: Callable[[], None], patience: float | None) -> None:
         if self._worker is None:
             self._guarded(job)
-        else:
-            self._stuck = not self._worker.submit(lambda: self._guarded(job), 0.0 if self._stuck else self._patience)
-            if self._stuck:
-                self._say_stuck()
-        self._raise_if_asked()
+            return
+        self._stuck = not self._worker.submit(lambda: self._guarded(job), 0.0 if self._stuck else patience)
+        if self._stuck:
+            self._say_stuck()
 
     def _say_stuck(self) -> None:
         self.notices.say(
@@ -236,6 +250,7 @@ class Recorder:
             return
         done = threading.Event()
         deadline = time.monotonic() + timeout
+        self._release(timeout)
         queued = self._worker.submit(done.set, 0.0 if self._stuck else timeout)
         self._stuck = self._stuck and not queued  # room in the queue: the worker is back
         if not queued or not done.wait(max(0.0, deadline - time.monotonic())):
@@ -262,10 +277,13 @@ class Recorder:
     def _ended(self, status: str, timeout: float) -> bool:
         end = lambda: self._guarded(lambda: self._end(status))  # noqa: E731
         if self._worker is None:
+            self._release(None)
             end()
             return True
         deadline = time.monotonic() + timeout
-        return self._worker.submit(end, timeout) and self._worker.close(max(0.0, deadline - time.monotonic()))
+        self._release(timeout)
+        left = lambda: max(0.0, deadline - time.monotonic())  # noqa: E731
+        return self._worker.submit(end, left()) and self._worker.close(left())
 
     def _end(self, status: str) -> None:
         for step in sorted(self._pending):
