@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -189,23 +189,27 @@ def _pair(
 ) -> Iterator[tuple[int, Source, tuple[tuple[int, int], list[tuple[int, float]]]]]:
     x, y = channels
     tokens = sorted(set(blocks[x]) & set(blocks[y]))
-    matrices = [np.array([[blocks[c][t].get(leaf, 0.0) for leaf in leaves] for c in channels]) for t in tokens]
-    if not _all_rotations(matrices, tolerance):
-        leaves, matrices = leaves[::-1], [m[:, ::-1] for m in matrices]
-        if not matrices or not _all_rotations(matrices, tolerance):
+    mixed = [[[blocks[c][t].get(leaf, 0.0) for leaf in leaves] for c in channels] for t in tokens]
+    M = np.array(mixed).reshape(-1, 2, 2)  # (token, channel, leaf)
+    if not _all_rotations(M, tolerance):
+        leaves, M = leaves[::-1], M[:, :, ::-1]
+        if not _all_rotations(M, tolerance):
             raise Untraceable("two channels are mixed by something that is no rotation")
-    sizes = np.array([math.hypot(*m[:, 0]) for m in matrices])
-    factor = float(np.median(sizes))
-    if np.abs(sizes - factor).max() > tolerance * factor:
+    sizes = np.hypot(M[:, 0, 0], M[:, 1, 0])
+    low, high = float(sizes.min()), float(sizes.max())
+    factor = (low + high) / 2
+    if high - low > 2 * tolerance * factor:
         raise Untraceable("rotated channels are scaled differently from token to token")
-    angles = [(t, math.atan2(m[1, 0] - m[0, 1], m[0, 0] + m[1, 1])) for t, m in zip(tokens, matrices, strict=True)]
+    turned = np.arctan2(M[:, 1, 0] - M[:, 0, 1], M[:, 0, 0] + M[:, 1, 1])
+    angles = list(zip(tokens, turned.tolist(), strict=True))
     yield x, Source(cut, leaves[0], factor), (channels, angles)
     yield y, Source(cut, leaves[1], factor), (channels, angles)
 
 
-def _all_rotations(matrices: Iterable[np.ndarray], tolerance: float) -> bool:
-    """Whether every matrix is a positive multiple of [[cos, −sin], [sin, cos]]."""
-    return all(abs(m[0, 0] - m[1, 1]) + abs(m[0, 1] + m[1, 0]) <= 2 * tolerance * np.abs(m).max() for m in matrices)
+def _all_rotations(M: np.ndarray, tolerance: float) -> bool:
+    """Whether M (any, 2, 2) holds positive multiples of [[cos, −sin], [sin, cos]], one at least."""
+    off = np.abs(M[:, 0, 0] - M[:, 1, 1]) + np.abs(M[:, 0, 1] + M[:, 1, 0])
+    return len(M) > 0 and bool((off <= 2 * tolerance * np.abs(M).max((1, 2))).all())
 
 
 def _rotation(turned: Mapping[tuple[int, int], list[tuple[int, float]]], width: int) -> Rotation | None:
