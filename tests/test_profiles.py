@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dense_forms import profile_of
 from headwatch.forms import Factors
 from headwatch.lobes import lobe_shares, lobes
-from headwatch.profiles import HEAD_TYPES, spectra, statistics
+from headwatch.metrics import HEAD_TYPES
+from headwatch.profiles import spectra, statistics
 
 TIGHT = 1e-11
 facts = settings(max_examples=25, deadline=None)

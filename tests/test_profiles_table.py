@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from headwatch.lobes import balance, lobe_shape, lobe_shares, lobes
-from headwatch.theta import HEAD_TYPES, head_type, theta
+from headwatch.metrics import HEAD_TYPES
+from headwatch.theta import head_type, theta
 
 TABLE = Path(__file__).parent / "reference" / "head_statistics_4models.csv"
 MODELS = ("distilgpt2", "gpt2", "opt-125m", "pythia-70m-deduped")

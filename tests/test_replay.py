@@ -137,7 +137,7 @@ def test_the_commands(checkpoints: list[Path], tmp_path: Path) -> None:
     assert "L00.H01" in text
     single = tmp_path / "headwatch" / "step=40"
     assert headwatch.load(single).steps() == [40]
-    assert (single / "weights" / "step=000000040.safetensors").is_file()
+    assert (single / "profile_weights" / "step=000000040.safetensors").is_file()
     text = run_cli("replay", str(checkpoints[0].parent), *common)
     assert "4 checkpoints, steps 0 to 40" in text
     assert_is_the_trajectory(tmp_path / "headwatch" / "series")

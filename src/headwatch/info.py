@@ -86,7 +86,7 @@ def describe_heads(head_map: HeadMap) -> dict[str, Any]:
         for site in head_map.sites
     ]
     left_out = [{"module": item.module, "reason": item.reason} for item in head_map.left_out]
-    return {"heads": plain(heads), "left_out": left_out, "notes": list(head_map.notes)}
+    return {"heads": plain(heads), "left_out": left_out}
 
 
 def plain(value: Any) -> Any:

@@ -11,13 +11,13 @@ import pyarrow as pa
 from torch import Tensor
 
 from headwatch.heads import CopiedFactors, HeadMap, Site, copy_factors
-from headwatch.metrics import NULL_KEYS, PROFILE_KEYS, Kind
+from headwatch.metrics import HEAD_TYPES, NULL_KEYS, PROFILE_KEYS, Kind
 from headwatch.notices import Notices
 from headwatch.null import FAMILY_WISE_LEVEL, Null, null_for, sample_size
 from headwatch.options import FormOptions
 from headwatch.parallel.parts import Columns, Part, Result, merged
 from headwatch.parallel.source import Share, Source
-from headwatch.profiles import HEAD_TYPES, problems, statistics
+from headwatch.profiles import problems, statistics
 from headwatch.saved_weights import save_weights
 from headwatch.snapshot import Snapshot, heads_table
 from headwatch.threads import solver_threads

@@ -12,6 +12,7 @@ from typing import Literal
 
 __all__ = [
     "HEADLINE_KEYS",
+    "HEAD_TYPES",
     "NULL_KEYS",
     "PROFILE_KEYS",
     "REGISTRY",
@@ -27,6 +28,8 @@ __all__ = [
 
 Kind = Literal["profile", "signature"]
 Tail = Literal["upper", "lower", "two-sided"]
+
+HEAD_TYPES: tuple[str, ...] = ("II", "I+", "I-")  # what head_type is one of; drawings know it by its place here
 
 
 @dataclass(frozen=True)

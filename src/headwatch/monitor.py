@@ -130,7 +130,9 @@ class Monitor:
         head_map = _find(model, probe, probe_fn, include, exclude)
         self.run_id = run_id or new_run_id()
         self.path = Path(dirpath) / "headwatch" / self.run_id
-        settings = {"every_n_train_steps": every_n_train_steps, "include": list(include), "exclude": list(exclude)}
+        own = {"every_n_train_steps": every_n_train_steps, "early_steps": list(early_steps)}
+        own |= {"include": list(include), "exclude": list(exclude), "max_overhead": max_overhead}
+        settings = dict.fromkeys(("profile", *(() if probe is None else ("signature",))), own)
         info = run_info(
             self.run_id, name or self.run_id, model, head_map, settings=settings, config=config or {}, wandb=None
         )

@@ -15,9 +15,8 @@ from torch import Tensor
 from headwatch.cores import antisymmetric_part, cores, symmetric_part
 from headwatch.forms import Factors
 from headwatch.kernel import core_statistics
-from headwatch.theta import HEAD_TYPES
 
-__all__ = ["HEAD_TYPES", "Spectra", "problems", "spectra", "statistics", "tolerance"]
+__all__ = ["Spectra", "problems", "spectra", "statistics", "tolerance"]
 
 _CHUNK_BYTES = 1 << 25  # float64 copies of factors held at a time
 
@@ -32,9 +31,9 @@ def statistics(factors: Factors, *, eps: float | None = None) -> dict[str, Tenso
 
     Returns:
         One float64 tensor on the CPU of shape ``(...)`` per profile metric of :mod:`headwatch.metrics`, without the two
-        that need a history. ``n_pos``, ``n_neg``, ``parity`` and ``head_type`` (an index of ``HEAD_TYPES``) hold whole
-        numbers. A head that is zero, NaN or Inf holds NaN throughout and leaves the others unchanged; so does what
-        needs S where S = 0, and what needs a lobe that is empty.
+        that need a history. ``n_pos``, ``n_neg``, ``parity`` and ``head_type`` (an index of ``metrics.HEAD_TYPES``)
+        hold whole numbers. A head that is zero, NaN or Inf holds NaN throughout and leaves the others unchanged; so
+        does what needs S where S = 0, and what needs a lobe that is empty.
 
     >>> head = Factors(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
     >>> {key: statistics(head)[key].item() for key in ("a", "b", "c", "d", "theta_position")}

@@ -184,7 +184,7 @@ def _snapshots(
 def _with_file(reading: Reading, directory: Path, step: int) -> Reading:
     if not reading.save_weights:
         return reading
-    return replace(reading, weights_file=directory / "weights" / part_name(step, "safetensors"))
+    return replace(reading, weights_file=directory / "profile_weights" / part_name(step, "safetensors"))
 
 
 def _one(item: Item, reading: Reading, shape: object) -> Snapshot:

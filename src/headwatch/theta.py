@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["HEAD_TYPES", "head_type", "parity", "theta"]
-
-HEAD_TYPES: tuple[str, ...] = ("II", "I+", "I-")
+__all__ = ["head_type", "parity", "theta"]
 
 _TYPE_THRESHOLD = 0.02
 
@@ -47,8 +45,9 @@ def parity(c: Tensor, d: Tensor, dead_zone: float) -> Tensor:
 
 
 def head_type(c_sym: Tensor, d_sym: Tensor) -> Tensor:
-    """The paper's rule as an index of ``HEAD_TYPES``: II iff c_sym + d_sym ≤ 0.02, else I+ iff c_sym > d_sym.
+    """The paper's rule as an index of ``metrics.HEAD_TYPES``: II iff c_sym + d_sym ≤ 0.02, else I+ iff c_sym > d_sym.
 
+    >>> from headwatch.metrics import HEAD_TYPES
     >>> HEAD_TYPES[int(head_type(torch.tensor(0.3), torch.tensor(0.1)))]
     'I+'
     """

@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headwatch.figures.grid import HEAD_TYPES, HeadGrid
+from headwatch.figures.grid import HeadGrid
+from headwatch.metrics import HEAD_TYPES
 from synthetic import make_profile_table
 
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from headwatch.metrics import HEADLINE_KEYS, SIGNATURE_HEADLINE
-from headwatch.notices import HeadwatchWarning
+from headwatch.notices import HeadwatchWarning, Notices
 from headwatch.sinks import pictures
 from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name, store_files
 from headwatch.sinks.row import Row
@@ -151,13 +151,13 @@ def test_the_run_stays_open(run):
 def test_a_drawing_that_fails_costs_the_picture_alone(monkeypatch):
     monkeypatch.setattr("headwatch.figures.composite.composite_png", _broken)
     run = _FakeRun()
-    said = []
-    sink = WandbSink(run, say=lambda key, message: said.append(message))
+    notices = Notices(aloud=False)
+    sink = WandbSink(run, say=notices.say)
     for row in make_rows(steps=tuple(range(6))):
         sink.log(row)
     assert [row["headwatch/global_step"] for row in run.rows] == list(range(6))
-    assert ["no more pictures" in message for message in said] == [False, True]
-    assert "ValueError: no ink" in said[0]
+    assert ["no more pictures" in message for message in notices.messages] == [False, True]
+    assert "ValueError: no ink" in notices.messages[0]
 
 
 def _broken(*_, **__):
@@ -182,13 +182,13 @@ def test_failures_of_w_and_b_are_raised_for_the_recorder_to_count(monkeypatch):
 
 def test_a_part_of_the_heads_is_said_once():
     run = _FakeRun()
-    said = []
-    sink = WandbSink(run, picture=False, say=lambda key, message: said.append(message))
+    notices = Notices(aloud=False)
+    sink = WandbSink(run, picture=False, say=notices.say)
     for step in (0, 1):
         table = make_profile_table(32, 16, (step,))
         sink.log(Row(step, step, 0, {"profile": Snapshot("profile", step, table)}))
-    assert len(said) == 1
-    assert "64 of 512 heads" in said[0]
+    assert len(notices.messages) == 1
+    assert "64 of 512 heads" in notices.messages[0]
     assert run.rows[0].keys() == run.rows[1].keys()
 
 

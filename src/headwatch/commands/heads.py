@@ -99,5 +99,3 @@ def _print(heads: Mapping[str, Any]) -> None:
     console.print(table)
     for item in heads["left_out"]:
         console.print(escape(f"left out: {item['module']}: {item['reason']}"), soft_wrap=True)
-    for note in heads.get("notes", ()):
-        console.print(escape(note), soft_wrap=True)

@@ -8,12 +8,10 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from headwatch.metrics import REGISTRY
+from headwatch.metrics import HEAD_TYPES, REGISTRY
 from headwatch.snapshot import head_label
 
-__all__ = ["HEAD_TYPES", "HeadGrid"]
-
-HEAD_TYPES = ("II", "I+", "I-")
+__all__ = ["HeadGrid"]
 
 
 @dataclass(frozen=True)

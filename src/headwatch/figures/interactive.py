@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headwatch.figures.grid import HEAD_TYPES, HeadGrid
+from headwatch.figures.grid import HeadGrid
 from headwatch.figures.interactive_simplex import simplex_3d
 from headwatch.figures.palette import TYPE_COLOURS, TYPE_WORDS, layer_colour
 from headwatch.figures.source import Source, grid_of, kind_of
-from headwatch.metrics import REGISTRY, check_metrics
+from headwatch.metrics import HEAD_TYPES, REGISTRY, check_metrics
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure, Scatter

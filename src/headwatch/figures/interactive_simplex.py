@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from headwatch.figures.grid import HEAD_TYPES, HeadGrid
+from headwatch.figures.grid import HeadGrid
 from headwatch.figures.palette import THETA_RED, TYPE_COLOURS, TYPE_WORDS, layer_colour
 from headwatch.figures.simplex import EDGES, MIDDLE, SOLID, THETA, VERTEX_WORDS, place
 from headwatch.figures.source import Source, grid_of
+from headwatch.metrics import HEAD_TYPES
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure, Scatter3d

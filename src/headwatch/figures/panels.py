@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from headwatch.figures.grid import HEAD_TYPES, HeadGrid
+from headwatch.figures.grid import HeadGrid
 from headwatch.figures.ink import FAINT, Box, bare_axes, write
 from headwatch.figures.palette import THETA_RED, TYPE_COLOURS, TYPE_MARKS, TYPE_WORDS
 from headwatch.figures.simplex import EDGES, FLAT, FLAT_HIDDEN, MIDDLE, THETA, VERTEX_WORDS, place
+from headwatch.metrics import HEAD_TYPES
 
 __all__ = ["draw_flat_simplex", "draw_legend", "draw_near_middle", "draw_trails", "draw_two_drifts", "scatter_by_type"]
 

@@ -11,13 +11,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headwatch.figures.grid import HEAD_TYPES, HeadGrid
+from headwatch.figures.grid import HeadGrid
 from headwatch.figures.ink import INK, bare_axes, new_figure, printable, write
 from headwatch.figures.palette import LAYER_MARKS, THETA_RED, TYPE_COLOURS, TYPE_MARKS, TYPE_WORDS, layer_colour
 from headwatch.figures.panels import draw_trails
 from headwatch.figures.simplex import EDGES, FLAT, FLAT_HIDDEN, MIDDLE, THETA, TRIANGLE, place
 from headwatch.figures.source import Source, grid_of, kind_of
-from headwatch.metrics import REGISTRY
+from headwatch.metrics import HEAD_TYPES, REGISTRY
 
 __all__ = ["paper_tetrahedron", "paper_trajectories", "paper_triangle"]
 

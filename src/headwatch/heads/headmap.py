@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -139,7 +139,6 @@ class HeadMap:
 
     sites: tuple[Site, ...]
     left_out: tuple[LeftOut, ...] = ()
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def n_heads(self) -> int:

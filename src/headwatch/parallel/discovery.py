@@ -97,7 +97,7 @@ def _as_called(model: nn.Module, found: HeadMap, forward: Callable[[], object]) 
             sites.append(fitted)
     if not sites:
         raise NoAttentionError(type(model).__name__, left_out)
-    return HeadMap(tuple(sites), tuple(left_out), found.notes)
+    return HeadMap(tuple(sites), tuple(left_out))
 
 
 def _fitted(site: Site, called: tuple[int, int] | None, rows: int) -> Site | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headwatch.metrics import HEADLINE_KEYS
-from headwatch.notices import HeadwatchWarning
+from headwatch.notices import Notices
 from headwatch.sinks.artifact import ARTIFACT_TYPE, artifact_name, store_files, within
 from headwatch.sinks.pictures import Pictures
 from headwatch.sinks.row import Row
@@ -56,7 +55,7 @@ class WandbSink:
         picture: send ``headwatch/simplex`` with every profile.
         title: heading of the pictures; the run's name by default.
         history: profile rows that a resumed run has from before, for the pictures' trails.
-        say: where to say something once, ``say(key, message)``; a warning by default.
+        say: says something once, ``say(key, message)``; a warning by default.
     """
 
     name = "W&B"
@@ -77,7 +76,7 @@ class WandbSink:
         self._metrics = metrics
         self._log_heads = log_heads
         self._max_keys = max_keys
-        self._say = _Once(say or _warn)
+        self._say = say or Notices().say
         self._pictures = Pictures(title or str(run.name or run.id), history, self._say) if picture else None
         self._latest: dict[str, Snapshot] = {}
         self._uploaded = False
@@ -148,21 +147,6 @@ def _upload(run: Run, store: Path) -> None:
     for file in store_files(store):
         artifact.add_file(str(file), name=file.relative_to(store).as_posix(), policy="immutable")
     run.log_artifact(artifact)
-
-
-class _Once:
-    def __init__(self, say: _Say) -> None:
-        self._say = say
-        self._said: set[str] = set()
-
-    def __call__(self, key: str, message: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
-            self._say(key, message)
-
-
-def _warn(key: str, message: str) -> None:
-    warnings.warn(f"headwatch: {message}", HeadwatchWarning, stacklevel=4)
 
 
 def _images(pictures: dict[str, bytes], folder: Path) -> dict[str, Any]:
