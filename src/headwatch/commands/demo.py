@@ -30,7 +30,7 @@ def _demo(
     from headwatch.report import write_report
 
     corpus = load_text()
-    typer.echo(f"A decoder of 4 layers × 4 heads learns {corpus.name}, {steps} steps.")
+    typer.echo(f"A decoder of 4 layers × 4 heads learns {corpus.name}, {steps} steps (400 take one or two minutes).")
     trained = train(corpus, directory, steps=steps, seed=seed, wandb=wandb)
     report = write_report(trained.store)
     typer.echo(_drift(trained.store))
