@@ -69,7 +69,7 @@ class MarginalAttentionMonitor(HeadMonitor):
         metrics: per-head signatures for the logger; the store has all.
         log_heads: per-head scalars to the logger; aggregates are always logged.
         alerts: what is worth a message, once per head: "entropy" (row entropy collapses), "logits" (they explode).
-        max_overhead: largest share of training time; kept by stretching the interval.
+        max_overhead: largest share of training time for this monitor; kept by stretching the interval.
         on_error: "warn" says a failure once and training goes on; "raise" is for tests.
 
     Raises:

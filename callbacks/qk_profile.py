@@ -39,7 +39,7 @@ class QKProfileMonitor(HeadMonitor):
 
     and over all heads as ``headsum/<metric>/median``, ``/p10``, ``/p90`` and per layer ``headsum/<metric>/L03``; the
     share of heads beyond chance as ``headsum/beyond_null/share``; the price as ``headwatch/seconds`` (seconds that the
-    snapshot blocked training) and ``headwatch/overhead`` (share of training time so far); the picture
+    snapshot blocked training) and ``headwatch/overhead`` (share of training time so far, of all monitors); the picture
     ``headwatch/simplex``. All numbers are pure. ``headwatch.metrics.REGISTRY`` describes every metric of the store.
 
     Args:
@@ -62,7 +62,7 @@ class QKProfileMonitor(HeadMonitor):
         displacements: rotary displacements d at which to measure, one profile each.
         save_weights: keep the raw W_Q and W_K of each snapshot in the store, as safetensors, to study a head later
             (``headwatch.saved_weights.load_weights``); on one process.
-        max_overhead: largest share of training time; kept by stretching the interval.
+        max_overhead: largest share of training time for this monitor; kept by stretching the interval.
         on_error: "warn" says a failure once and training goes on; "raise" is for tests.
 
     Raises:

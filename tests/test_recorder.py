@@ -267,3 +267,27 @@ def test_what_waits_for_a_monitor_that_never_comes_is_written(tmp_path, end):
     recorder.flush() if end == "flush" else recorder.close("failed")
     assert load(tmp_path / "r").steps("profile") == [0]
     recorder.close("failed")
+
+
+class Costs(Price):
+    """A price that is known."""
+
+    def __init__(self, overhead):
+        super().__init__(1.0)
+        self.known = overhead
+
+    @property
+    def overhead(self):
+        return self.known
+
+
+def test_overhead_is_that_of_all_monitors_at_every_step(tmp_path):
+    sink = Sink()
+    recorder, watchers = build(
+        tmp_path, {"profile": (FakeMeasure(), 10), "signature": (FakeMeasure("signature"), 20)}, [sink]
+    )
+    for watcher, share in zip(watchers, (0.125, 0.25), strict=True):
+        watcher.price = Costs(share)
+    observe_all(recorder, watchers, [0, 10, 20])
+    assert [row.run_scalars["headwatch/overhead"] for row in sink.rows] == [0.375] * 3
+    assert load(tmp_path / "r").profile["overhead"].to_pylist() == [0.375] * 3

@@ -52,6 +52,10 @@ class Member(Protocol):
 
     name: str
 
+    @property
+    def overhead(self) -> float:
+        """Share of training time that this monitor blocked so far."""
+
     def expects(self, moment: Moment) -> bool:
         """True when a snapshot of this moment is still to come from this monitor."""
 
@@ -122,13 +126,14 @@ class Recorder:
         """More places for rows to go to; before training starts."""
         self._sinks += [Breaker(sink, self.notices, self._raise_errors) for sink in sinks]
 
-    def submit(self, member: Member, moment: Moment, finish: Finish, *, seconds: float, overhead: float) -> None:
+    def submit(self, member: Member, moment: Moment, finish: Finish, *, seconds: float) -> None:
         """Hand over a snapshot that was taken; blocks while the worker is behind.
 
         The worker gets it when every monitor has measured this moment: it would slow down those that still measure.
         """
         to_come = {m.name for m in self.members if m is not member and m.expects(moment)}
         awaited = to_come | self._announced
+        overhead = sum(m.overhead for m in self.members)  # one number for the run, whichever monitor measures
         for sink in self._sinks:
             sink.flush()
         self._held.append(lambda: self._finish(member, moment, finish, awaited, seconds, overhead))
@@ -216,7 +221,7 @@ class Recorder:
         entry = self._pending.setdefault(moment.step, _Pending(moment, set(awaited)))
         entry.awaited.discard(name)
         entry.seconds += seconds
-        entry.overhead += overhead
+        entry.overhead = max(entry.overhead, overhead)
         if snapshot is not None:
             entry.snapshots[name] = snapshot
         if not entry.awaited:

@@ -45,7 +45,7 @@ _CONTEXT = (
     pa.field("loss", pa.float64()),  # the trainer's own training loss at the snapshot
     pa.field("time", pa.float64()),  # seconds since the Unix epoch
     pa.field("seconds", pa.float64()),  # seconds that this snapshot blocked training
-    pa.field("overhead", pa.float64()),  # share of training time blocked so far
+    pa.field("overhead", pa.float64()),  # share of training time blocked so far, by all monitors
 )
 
 

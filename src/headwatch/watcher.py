@@ -67,6 +67,11 @@ class Watcher:
         """True when a snapshot is due at ``step``; one comparison of integers."""
         return step >= self._next_due
 
+    @property
+    def overhead(self) -> float:
+        """Share of training time that this monitor blocked so far."""
+        return self.price.overhead
+
     def expects(self, moment: Moment) -> bool:
         """True when a snapshot of this moment is still to come."""
         if self.off or self.last_taken == moment.step:
@@ -119,7 +124,7 @@ class Watcher:
 
     def _hand_over(self, moment: Moment, finish: Finish, start: float) -> None:
         taken = time.perf_counter() - start
-        self.recorder.submit(self, moment, self._watched(finish), seconds=taken, overhead=self.price.overhead)
+        self.recorder.submit(self, moment, self._watched(finish), seconds=taken)
         self.price.add(time.perf_counter() - start, moment.step)
 
     def _watched(self, finish: Finish) -> Finish:

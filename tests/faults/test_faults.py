@@ -221,6 +221,7 @@ class Member:
 
     def __init__(self, recorder):
         self.recorder = recorder
+        self.overhead = 0.0
         recorder.attach(self)
 
     def expects(self, moment):
@@ -229,7 +230,7 @@ class Member:
     def hand_over(self, step):
         columns = {"step": [step], "layer": [0], "head": [0], "displacement": [0], "a": [float(step)]}
         snapshot = Snapshot("profile", step, heads_table("profile", columns))
-        self.recorder.submit(self, Moment(step, step, 0, 0.0), lambda at: snapshot, seconds=0.0, overhead=0.0)
+        self.recorder.submit(self, Moment(step, step, 0, 0.0), lambda at: snapshot, seconds=0.0)
 
     def hand_over_all(self, steps):
         for step in steps:

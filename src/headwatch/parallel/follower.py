@@ -32,9 +32,7 @@ class Follower:
     def attach(self, member: object) -> None:
         """A monitor joins the run; there is nothing to merge here."""
 
-    def submit(
-        self, member: _Member, moment: Any, finish: Callable[[int], object], *, seconds: float, overhead: float
-    ) -> None:
+    def submit(self, member: _Member, moment: Any, finish: Callable[[int], object], *, seconds: float) -> None:
         """Compute this rank's share of a snapshot; blocks while the worker is behind."""
         self._worker.submit(lambda: self._finish(member, moment, finish))
 
