@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwatch.alerts import Alerts
 from headwatch.callbacks._config import run_config
+from headwatch.callbacks._resume import earlier_info, missing_history, other_documents, refuse_other_numbers
 from headwatch.heads import HeadMap
 from headwatch.info import new_run_id, plain, run_info
 from headwatch.notices import Notices
@@ -140,6 +141,9 @@ class Session:
     ) -> RunStore:
         assert self.run_id is not None
         path = self.root / "headwatch" / self.run_id
+        continues = stored_id if stored_id not in (None, self.run_id) else None
+        if trainer.global_step and stored_id is not None:
+            self._hold_against(stored_id, trainer.global_step)
         info = run_info(
             self.run_id,
             str(getattr(wandb_run, "name", None) or self.run_id),
@@ -149,12 +153,22 @@ class Session:
             config=run_config(trainer, pl_module),
             wandb=_wandb_info(wandb_run),
             resumed_at=trainer.global_step or None,
-            continues=stored_id if stored_id not in (None, self.run_id) else None,
+            continues=continues,
         )
         store = RunStore(path, _resumed(path, info))
         # from step 0 the run begins anew; what was there is kept, marked
         store.supersede_after(trainer.global_step or -1)
         return store
+
+    def _hold_against(self, stored_id: str, step: int) -> None:
+        """A resume: is the run here that the checkpoint belongs to, and does it hold numbers of the same meaning?"""
+        earlier = earlier_info(self.root / "headwatch" / stored_id)
+        if not earlier:
+            self.notices.say("history", missing_history(self.root, stored_id, step))
+        before = earlier.get("settings") or {}
+        refuse_other_numbers(before, self.settings)
+        for message in other_documents(before, self.settings):
+            self.notices.say(message, message)
 
     def _sinks(self, trainer: Trainer, store: RunStore) -> list[Sink]:
         from headwatch.sinks.loggers import LoggerSink

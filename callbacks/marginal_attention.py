@@ -16,6 +16,7 @@ from headwatch.measure import Measure
 from headwatch.metrics import ROLE_KEYS, SIGNATURE_HEADLINE, Kind
 from headwatch.parallel.layout import layout_of, model_to_call
 from headwatch.parallel.signatures import SharedSignatures
+from headwatch.probe.batches import fingerprint
 from headwatch.probe.documents import ProbeBatch
 from headwatch.probe.lookback import measure_budgets
 from headwatch.role_measure import WithRoles
@@ -145,10 +146,11 @@ class MarginalAttentionMonitor(HeadMonitor):
 
     def _forget(self) -> None:
         super()._forget()
-        self._documents: Sequence[ProbeBatch] = ()
+        self._drawn: Sequence[ProbeBatch] = ()
+        self._documents: Sequence[ProbeBatch] = ()  # as the model takes them
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_documents": ()}
+        return {**super().__getstate__(), "_drawn": (), "_documents": ()}
 
     def settings(self) -> dict[str, Any]:
         """Settings that ``run.json`` records."""
@@ -162,6 +164,13 @@ class MarginalAttentionMonitor(HeadMonitor):
         }
         return {**super().settings(), **own}
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Find the heads, and draw the probe documents: a fault in them is said before anything runs."""
+        super().on_fit_start(trainer, pl_module)
+        self._drawn = documents_of(trainer, self.probe)
+        assert self._session is not None
+        self._session.settings[self.monitor]["documents"] = fingerprint(item.batch for item in self._drawn)
+
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The signatures of every head of the map on the probe documents."""
         root = trainer.strategy.model
@@ -171,7 +180,7 @@ class MarginalAttentionMonitor(HeadMonitor):
         signatures = SharedSignatures(
             model,
             head_map,
-            documents_of(trainer, self.probe),
+            self._drawn,
             ranks=session.ranks,
             layout=layout,
             special_tokens=self.special_tokens,

@@ -19,7 +19,7 @@ from headwatch.parallel.parts import Columns, Part, Result, merged
 from headwatch.parallel.source import Share, Source
 from headwatch.profiles import problems, statistics
 from headwatch.saved_weights import save_weights
-from headwatch.snapshot import Snapshot, heads_table
+from headwatch.snapshot import Snapshot, head_label, heads_table
 from headwatch.threads import solver_threads
 from headwatch.trajectory import Trajectory
 
@@ -172,11 +172,25 @@ class ProfileMeasure:
                 f"exclude=['{site.module}'] to silence this.",
             )
 
+    def _say_broken(self, step: int, problems: list[str]) -> None:
+        """Weights that are no numbers any more: training diverged, and whoever watches should hear it."""
+        for problem, word in (("nan", "NaN"), ("inf", "infinite")):
+            rows = [i for i, each in enumerate(problems) if each == problem]
+            if rows:
+                layers, heads = (self._identity[name] for name in ("layer", "head"))
+                labels = list(dict.fromkeys(head_label(layers[i], heads[i]) for i in rows))
+                more = f" and {len(labels) - 4} more" if len(labels) > 4 else ""
+                self._notices.say(
+                    f"profile {problem}",
+                    f"the query or key weights of {', '.join(labels[:4])}{more} are {word} at step {step}: training "
+                    "diverged. Their profiles are empty while they are; the snapshots before are sound. Look at the "
+                    "learning rate, gradient clipping and precision.",
+                )
+
     def _snapshot(self, step: int, columns: Columns) -> Snapshot:
-        flags = [
-            _joined(base, problem)
-            for base, problem in zip(self._identity["flags"], columns.pop("problem"), strict=True)
-        ]
+        found = columns.pop("problem").tolist()
+        self._say_broken(step, found)
+        flags = [_joined(base, problem) for base, problem in zip(self._identity["flags"], found, strict=True)]
         profile = np.stack([columns[name] for name in "abcd"], axis=1)
         columns |= self._against_null(columns)
         beyond = columns.get("beyond_null")

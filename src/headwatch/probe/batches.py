@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["batch_size", "cut", "described", "moved", "tokens_of", "valid_of", "with_tokens"]
+__all__ = ["batch_size", "cut", "described", "fingerprint", "moved", "tokens_of", "valid_of", "with_tokens"]
 
 
 def moved(batch: Any, device: torch.device, dtype: torch.dtype | None = None) -> Any:
@@ -45,6 +46,20 @@ def _words(tensor: Tensor) -> str:
     if tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool:
         return f"{text}, values {int(tensor.min())} to {int(tensor.max())}"
     return text
+
+
+def fingerprint(batches: Iterable[Any]) -> str:
+    """Twelve hexadecimal digits that tell batches apart by what their tensors hold.
+
+    >>> fingerprint([torch.arange(3)]) == fingerprint([torch.arange(3)]) != fingerprint([torch.arange(4)])
+    True
+    """
+    digest = hashlib.sha256()
+    for batch in batches:
+        for tensor in _tensors(batch):
+            digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def cut(batch: Any, start: int, stop: int) -> Any:
