@@ -59,6 +59,6 @@ def missing_history(root: Path, run_id: str, step: int) -> str:
     """What to say where a checkpoint belongs to a run that is not under this directory."""
     return (
         f"training goes on at step {step} of run {run_id}, but {root / 'headwatch'} does not have that run: its "
-        "earlier snapshots stay where they are, and drift counts from here. dirpath= (or the Trainer's default_root_dir) of "
-        "the first start goes on with them."
+        "earlier snapshots stay where they are, and drift counts from here. dirpath= (or the Trainer's "
+        "default_root_dir) of the first start goes on with them."
     )
