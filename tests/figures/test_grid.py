@@ -31,6 +31,19 @@ def test_a_head_that_a_snapshot_does_not_hold_is_missing(table):
     assert np.isfinite(grid.per_step("time")).all()
 
 
+def test_texts_of_one_snapshot(table):
+    flags = [
+        f"{step}/{layer}/{head}"
+        for step, layer, head in zip(*(table[k].to_pylist() for k in ("step", "layer", "head")), strict=True)
+    ]
+    grid = HeadGrid.of(table.set_column(table.schema.get_field_index("flags"), "flags", pa.array(flags)))
+    last = int(grid.steps[-1])
+    assert grid.words_at("flags") == [
+        f"{last}/{layer}/{head}" for layer, head in zip(grid.layer, grid.head, strict=True)
+    ]
+    assert grid.words_at("flags", 0)[0] == f"{int(grid.steps[0])}/0/0"
+
+
 def test_other_displacements_stay_out_and_absent_ones_are_named(table):
     moved = table.set_column(6, "displacement", pa.array([4] * table.num_rows, pa.int32()))
     both = HeadGrid.of(pa.concat_tables([table, moved]))

@@ -13,7 +13,7 @@ from headwatch.report import write_report
 from headwatch.report.glance import glance
 from headwatch.report.kinds import keys_over_time, kind_arrays
 from headwatch.run import StoreError, load
-from synthetic import make_profile_table, make_run
+from synthetic import make_profile_table, make_run, make_signature_table
 
 
 def data_of(html: str) -> dict:
@@ -68,6 +68,82 @@ def test_glance_counts_heads_medians_and_flips():
     assert tiles["median stable rank"] == f"{np.median(rank[0]):.3g} → {np.median(rank[-1]):.3g}"
     assert tiles["heads of stable rank below 2"] == f"{(rank[-1] < 2).sum()} of 4"
     assert tiles["heads beyond chance"] == f"{sum(table['beyond_null'].to_pylist()[-4:])} of 4"
+
+
+def replaced(table: pa.Table, name: str, values: list) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type))
+
+
+def diverged(table: pa.Table, step: int, heads: tuple[int, ...], flag: str = "nan") -> pa.Table:
+    """The table as a store has it when the weights of some heads are NaN from a step on, and the loss too."""
+    late = table["step"].to_numpy() >= step
+    gone = late & np.isin(table["head"].to_numpy(), heads)
+    context = ("time", "seconds", "overhead")
+    for field in table.schema:
+        if (pa.types.is_floating(field.type) and field.name not in context) or field.name in ("parity", "head_type"):
+            empty = late if field.name == "loss" else gone
+            values = [None if out else value for value, out in zip(table[field.name].to_pylist(), empty, strict=True)]
+            table = replaced(table, field.name, values)
+    return replaced(table, "flags", [flag if out else "" for out in gone])
+
+
+def tiles_of(profile: pa.Table | None, signature: pa.Table | None = None) -> dict[str, tuple[str, str]]:
+    grids = (HeadGrid.of(table) if table is not None else None for table in (profile, signature))
+    return {tile.label: (tile.value, tile.why) for tile in glance(*grids)}
+
+
+def test_a_model_that_diverged_does_not_look_healthy():
+    table = make_profile_table(2, 2, steps=(0, 1, 5, 10, 20))
+    tiles = tiles_of(diverged(table, 10, (0, 1)))
+    loss = table["loss"].to_numpy()[::4]
+    assert tiles["training loss"][0] == f"{loss[1]:.3g} → none"
+    assert f"none at step 20; {loss[2]:.3g} at step 5" in tiles["training loss"][1]
+    assert tiles["median stable rank"][0].endswith("→ none")
+    for label in ("heads beyond chance", "heads of stable rank below 2"):
+        assert tiles[label] == ("–", "no head has a profile at step 20")
+    without = tiles["heads without a profile at the last snapshot"]
+    assert without == ("4 of 4", "NaN in the weights (4); all heads have one up to step 5")
+    assert tiles["furthest head"][0] == "–"
+
+
+def test_heads_are_counted_among_those_that_have_a_profile():
+    table = make_profile_table(2, 2, steps=(0, 10, 20))
+    tiles = tiles_of(diverged(table, 20, (1,), flag="norm_gain_folded_in,inf"))
+    rank = table["stable_rank"].to_numpy().reshape(3, 4)[-1, ::2]
+    beyond = table["beyond_null"].to_numpy().reshape(3, 4)[-1, ::2]
+    assert tiles["heads without a profile at the last snapshot"][0] == "2 of 4"
+    assert tiles["heads without a profile at the last snapshot"][1].startswith("infinity in the weights (2);")
+    assert tiles["heads of stable rank below 2"][0] == f"{(rank < 2).sum()} of 2"
+    assert tiles["heads beyond chance"][0] == f"{beyond.sum()} of 2"
+
+
+def test_signatures_that_are_gone_are_said():
+    tiles = tiles_of(None, diverged(make_signature_table(2, 2, steps=(0, 10, 20)), 10, (0, 1), flag="not_captured"))
+    without = tiles["heads without a signature at the last snapshot"]
+    assert without == ("4 of 4", "attention not captured (4); all heads have one up to step 0")
+    assert tiles["median row entropy"][0].endswith("→ none")
+
+
+def test_a_healthy_run_has_no_tile_of_missing_heads(run):
+    found = load(run)
+    tiles = tiles_of(found.profile, found.signature)
+    assert [label for label in tiles if "without" in label] == []
+    assert [value for value, _ in tiles.values() if "none" in value] == []
+
+
+@pytest.mark.parametrize(
+    ("profile_steps", "signature_steps", "shown"),
+    [((0, 10), (0, 10), "6 %"), ((0, 10, 15), (0, 10), "2 %"), ((0, 10), (0, 20), "6 %"), ((0, 10), None, "2 %")],
+)
+def test_overhead_is_the_newest_share_of_both_kinds(profile_steps, signature_steps, shown):
+    profile = make_profile_table(1, 2, steps=profile_steps)
+    profile = replaced(profile, "overhead", [0.02] * profile.num_rows)
+    signature = None
+    if signature_steps is not None:
+        signature = make_signature_table(1, 2, steps=signature_steps)
+        signature = replaced(signature, "overhead", [0.06] * signature.num_rows)
+    assert tiles_of(profile, signature)["own overhead"][0] == shown
 
 
 def test_distance_to_theta_never_stands_alone(html):

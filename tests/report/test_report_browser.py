@@ -243,6 +243,32 @@ def test_missing_numbers_are_dashes(browser, tmp_path):
     assert console_troubles(browser) == []
 
 
+def test_a_snapshot_without_profiles_says_so(browser, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    run = make_run(tmp_path / "r", 2, 2, signatures=False)
+    last = run / "profile" / "step=000000300.parquet"
+    table = pq.read_table(last)
+    for name in ("a", "b", "c", "d", "stable_rank"):
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, pa.nulls(table.num_rows, pa.float64()))
+    pq.write_table(table, last)
+    browser.get(write_report(run).as_uri())
+    wait(browser, READY)
+    said = "[...document.querySelectorAll('#simplex .absent, #maps .absent')].map((p) => p.textContent)"
+    simplex, rank, position = browser.execute_script(f"return {said}")
+    assert (
+        simplex == "No head has a profile at step 300; see the flags in the table of heads. All had one up to step 200."
+    )
+    assert rank.startswith("No head has a value of “stable rank” at step 300")
+    assert position == ""
+    browser.execute_script("hr.player.show(9)")
+    assert browser.execute_script(f"return {said}") == ["", "", ""]
+    assert not browser.find_element("css selector", "#simplex .absent").is_displayed()
+    assert console_troubles(browser) == []
+
+
 def test_a_big_run_stays_light_and_usable(browser, tmp_path):
     run = make_run(tmp_path / "r", 32, 32, steps=range(0, 20000, 100), separate_parts=False)
     path = write_report(run)

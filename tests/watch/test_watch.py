@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -64,6 +65,16 @@ def test_news_are_the_numbers_that_came_in(tmp_path):
     table = make_profile_table()
     expected = table["stable_rank"].to_numpy()[-32:]
     np.testing.assert_allclose(unpack(news["arrays"]["stable_rank"]), expected, rtol=2**-13)
+
+
+def test_news_tell_the_overhead_of_the_newest_snapshot_of_both_kinds(tmp_path):
+    run = make_run(tmp_path / "r")
+    last = run / "signature" / "step=000000300.parquet"
+    table = pq.read_table(last)
+    place = table.schema.get_field_index("overhead")
+    pq.write_table(table.set_column(place, "overhead", pa.array([0.07] * table.num_rows)), last)
+    news = Feed(run).news({"profile": (11, 300), "signature": (11, 300)})
+    assert [tile["value"] for tile in news["tiles"] if tile["label"] == "own overhead"] == ["7 %"]
 
 
 @pytest.mark.parametrize("known", [{}, {"profile": (3, 300)}, {"profile": (99, 300)}, {"signature": (3, 2)}])

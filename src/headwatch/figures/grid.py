@@ -67,6 +67,14 @@ class HeadGrid:
             out[place] = text or ""
         return out
 
+    def words_at(self, column: str, row: int = -1) -> list[str]:
+        """The text of a column for every head in one snapshot, by default the last, length H."""
+        out = [""] * self.shape[1]
+        here = np.flatnonzero(self._row == row % len(self.steps))
+        for place, text in zip(self._column[here], self.table[column].take(here).to_pylist(), strict=True):
+            out[place] = text or ""
+        return out
+
     def per_step(self, column: str) -> np.ndarray:
         """A column that is one number per snapshot (``loss`` …), shape ``[S]``."""
         out = np.full(len(self.steps), np.nan)

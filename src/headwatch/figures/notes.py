@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-__all__ = ["flag_words", "table_notes"]
+__all__ = ["EMPTY_FLAGS", "flag_words", "table_notes"]
+
+EMPTY_FLAGS = ("nan", "inf", "zero_form", "failed", "sink_only", "not_captured")
+"""Flags of a head that has no numbers in a snapshot: why."""
 
 _WORDS = {
     "qk_norm": "QK-norm: form of the scores' numerator",
@@ -23,6 +26,7 @@ _WORDS = {
     "zero_form": "zero form: no profile",
     "nan": "NaN in the weights",
     "inf": "infinity in the weights",
+    "failed": "could not be measured",
     "averaged_weights": "weights of an averaging callback",
     "sink_only": "attention on ignored keys alone",
     "not_captured": "attention not captured",

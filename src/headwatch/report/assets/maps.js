@@ -11,9 +11,11 @@ hr.map = (into, kind, keys, start) => {
   into.append(box);
   let key = start;
   const explanation = hw.el("p", { class: "note" });
-  const redraw = () => { explanation.textContent = hr.explain(key); chart.draw(); };
+  const absent = hw.el("p", { class: "absent trouble", role: "status" });
+  const at = () => Math.max(0, kind.at(hr.step.get()));
+  const redraw = () => { explanation.textContent = hr.explain(key); hr.tellAbsence(absent, kind, key, at()); chart.draw(); };
   box.append(hw.el("div", { class: "controls" }, hw.choice("metric", keys.map((k) => [k, hr.title(k)]), key, (v) => { key = v; redraw(); }),
-    hw.choice("range", [["run", "of the whole run"], ["now", "of this snapshot"]], "run", (v) => { wide = v === "run"; redraw(); })));
+    hw.choice("range", [["run", "of the whole run"], ["now", "of this snapshot"]], "run", (v) => { wide = v === "run"; redraw(); })), absent);
 
   const width = Math.max(...kind.head) + 1;
   const cells = (values) => {
@@ -29,7 +31,7 @@ hr.map = (into, kind, keys, start) => {
   }
   const few = kind.count <= 100;
   const chart = hw.chart(box, () => {
-    const s = Math.max(0, kind.at(hr.step.get()));
+    const s = at();
     const z = cells(kind.row(key, s));
     return {
       data: [{

@@ -47,6 +47,23 @@ const hr = (() => {
     return `${m.meaning} ${m.change} ${range}${alone} Cost: ${m.cost}.`;
   }
 
+  /** What a reader must know where heads of a snapshot have no number: how many, and when they last had; "" where all have. */
+  function absence(kind, key, s) {
+    const having = (t) => kind.row(key, t).reduce((n, value) => n + Number.isFinite(value), 0);
+    const without = kind.count - having(s);
+    if (!without) return "";
+    const what = key === "a" ? "profile" : `value of “${title(key)}”`;
+    const who = without === kind.count ? `No head has a ${what}` : `${without} of ${kind.count} heads have no ${what}`;
+    let last = s;
+    while (last >= 0 && having(last) < kind.count) last--;
+    const before = last < 0 ? "" : ` All had one up to step ${hw.number(kind.steps[last])}.`;
+    return `${who} at step ${hw.number(kind.steps[s])}; see the flags in the table of heads.${before}`;
+  }
+  function tellAbsence(element, kind, key, s) {
+    element.textContent = absence(kind, key, s);
+    element.hidden = !element.textContent;
+  }
+
   const colouring = hw.signal("type");
   const picked = hw.signal(new Set());
   const hidden = hw.signal(new Set());
@@ -65,7 +82,7 @@ const hr = (() => {
   }
 
   return {
-    kinds: {}, main: null, step: null, load, kindOf, metric, title, explain, colouring, picked, hidden, layerFilter, pick,
+    kinds: {}, main: null, step: null, load, kindOf, metric, title, explain, tellAbsence, colouring, picked, hidden, layerFilter, pick,
     typeNames, typeShapes, typeColours, typeOf, layerPlace, groupOf, colourOf, shapeOf, grown: hw.signal(0),
   };
 })();

@@ -18,7 +18,8 @@ hr.simplexSection = () => {
     hw.el("button", { type: "button", onclick: () => hr.picked.set(new Set()) }, "unmark all"),
   );
   const [left, right] = [hw.el("div"), hw.el("div")];
-  body.append(controls, legend, hw.el("div", { class: "wide-pair" }, left, right));
+  const absent = hw.el("p", { class: "absent trouble", role: "status" });
+  body.append(controls, legend, absent, hw.el("div", { class: "wide-pair" }, left, right));
 
   const shown = (i) => inLayer(i) && !hr.hidden.get().has(hr.groupOf(kind, index(), i));
   const view = hw.simplex(left, {
@@ -69,7 +70,7 @@ hr.simplexSection = () => {
   }
 
   const drifts = hr.twoDrifts(right, kind, { shown, trail: () => trail });
-  function redraw() { drawLegend(); view.show(index()); drifts.draw(); }
+  function redraw() { hr.tellAbsence(absent, kind, a, index()); drawLegend(); view.show(index()); drifts.draw(); }
   [hr.step, hr.colouring, hr.hidden, hr.layerFilter, hr.picked, hr.grown].forEach((s) => s.listen(redraw));
   hw.theme.listen(drawLegend);
   redraw();
