@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["Run", "StoreError", "find_runs", "load"]
 
 _RETRIES = 3  # a listing may race with a compaction
+_KINDS = (
+    "profile",
+    "signature",
+    *(f"{kind}_{of}" for kind in ("profile", "signature") for of in ("summary", "tokens")),
+)
+_FOLDER = re.compile(r"(profile|signature)(-.+)?(_summary|_tokens)?")  # "-": a monitor with a name of its own
 
 
 class StoreError(ValueError):
@@ -83,7 +90,7 @@ def _read_info(directory: Path) -> dict[str, Any]:
     return info
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run's tables and its description. Tables are read when first asked for; :func:`load` again to see later parts.
 
@@ -94,6 +101,14 @@ class Run:
 
     path: Path
     info: dict[str, Any]
+
+    def __repr__(self) -> str:
+        status = "still going" if self.is_live else self.info.get("status", "status unknown")
+        try:
+            counts = ", ".join(f"{name} ({len(_steps_in(self.path / name))} snapshots)" for name in self.monitors)
+        except (OSError, pa.ArrowException):
+            counts = "its snapshots cannot be read"
+        return f"<Run {self.path}: {status}; {counts or 'no snapshot yet'}>"
 
     @property
     def id(self) -> str:
@@ -118,9 +133,8 @@ class Run:
     @property
     def monitors(self) -> list[str]:
         """Names of the monitors that left snapshots: "profile", "signature", "profile-<name>" …"""
-        known = ("profile", "signature")
         folders = [d.name for d in self.path.iterdir() if d.is_dir() and list_parts(d)]
-        return sorted(f for f in folders if f.startswith(known) and not f.endswith(("_summary", "_tokens")))
+        return sorted(f for f in folders if _FOLDER.fullmatch(f) and not f.endswith(("_summary", "_tokens")))
 
     @cached_property
     def profile(self) -> pa.Table:
@@ -144,7 +158,18 @@ class Run:
         return self.table("signature_tokens")
 
     def table(self, folder: str) -> pa.Table:
-        """All rows of one folder of the store ("profile", "signature", "profile-<name>", "signature_tokens" …)."""
+        """All rows of one folder of the store ("profile", "signature", "profile-<name>", "signature_tokens" …).
+
+        A kind that this run did not measure is an empty table.
+
+        Raises:
+            ValueError: no store has a folder of that name.
+        """
+        if not _FOLDER.fullmatch(folder):
+            raise ValueError(
+                f"no kind {folder!r}: this run has {', '.join(self.monitors) or 'no snapshot yet'}. Expected one of "
+                f"{', '.join(_KINDS)}, or one of a monitor with a name, such as profile-<name>."
+            )
         for attempt in range(_RETRIES):
             try:
                 return _read_folder(self.path / folder, _schema(folder))
@@ -154,7 +179,7 @@ class Run:
         raise StoreError(f"{self.path / folder} keeps changing while it is read; try again.")
 
     def steps(self, kind: str = "profile") -> list[int]:
-        """Steps at which this kind was measured."""
+        """Steps at which this kind was measured; none for a kind that this run did not measure."""
         return sorted(pc.unique(self.table(kind)["step"]).to_pylist())
 
     def to_pandas(self, kind: str = "profile") -> pandas.DataFrame:
@@ -185,6 +210,14 @@ def _read_folder(directory: Path, schema: pa.Schema) -> pa.Table:
         if name in schema.names
     ]
     return pa.concat_tables(pieces).sort_by(order)
+
+
+def _steps_in(directory: Path) -> set[int]:
+    """Steps of a folder; only what was compacted must be opened."""
+    steps: set[int] = set()
+    for part in list_parts(directory):
+        steps |= set(pq.read_table(part.path, columns=["step"])["step"].to_pylist()) if part.compacted else {part.first}
+    return steps
 
 
 def _read_part(part: Part, schema: pa.Schema) -> pa.Table:

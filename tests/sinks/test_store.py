@@ -179,3 +179,39 @@ class TestMessages:
         Path(tmp_path / "r" / "profile" / "step=000000000.parquet").write_bytes(b"PAR1garbage")
         with pytest.raises(StoreError, match=r"step=000000000\.parquet is not a readable"):
             _ = load(tmp_path / "r").profile
+
+
+@pytest.mark.parametrize("read", ["table", "steps", "to_pandas", "to_polars"])
+def test_a_kind_that_no_store_has_is_refused(tmp_path, read):
+    filled(tmp_path / "r", [0])
+    with pytest.raises(ValueError, match=r"no kind 'signatures': this run has profile\. Expected one of profile, sign"):
+        getattr(load(tmp_path / "r"), read)("signatures")
+    for name in ("nonsense", "profile_", "signature_token", "", "profile-", "../profile"):
+        with pytest.raises(ValueError, match="no kind "):
+            getattr(load(tmp_path / "r"), read)(name)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["signature", "signature_summary", "signature_tokens", "profile_summary", "profile-teacher", "signature-a_summary"],
+)
+def test_a_known_kind_that_was_not_measured_is_empty(tmp_path, kind):
+    filled(tmp_path / "r", [0])
+    run = load(tmp_path / "r")
+    assert run.table(kind).num_rows == len(run.to_pandas(kind)) == 0
+    assert run.steps(kind) == []
+
+
+def test_a_run_prints_in_one_short_line(tmp_path):
+    store = filled(tmp_path / "r", range(30))
+    store.write(snapshot(30, n_eff_consistency=0.5))
+    assert repr(load(tmp_path / "r")) == f"<Run {tmp_path / 'r'}: still going; profile (31 snapshots)>"
+    store.compact(above=10)
+    store.close(status="finished")
+    run = load(tmp_path / "r")
+    assert repr(run) == f"<Run {tmp_path / 'r'}: finished; profile (31 snapshots)>"
+    (part,) = list_parts(tmp_path / "r" / "profile")
+    part.path.write_bytes(b"torn")
+    assert repr(run) == f"<Run {tmp_path / 'r'}: finished; its snapshots cannot be read>"
+    RunStore(tmp_path / "e", info()).close(status="failed")
+    assert repr(load(tmp_path / "e")) == f"<Run {tmp_path / 'e'}: failed; no snapshot yet>"
