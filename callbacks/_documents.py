@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from headwatch.probe.documents import ProbeBatch, probe_batches
 if TYPE_CHECKING:
     from headwatch.callbacks._lightning import Trainer
 
-__all__ = ["documents_of"]
+__all__ = ["documents_of", "too_few"]
 
 
 def documents_of(trainer: Trainer, probe: Any) -> list[ProbeBatch]:
@@ -25,6 +25,23 @@ def documents_of(trainer: Trainer, probe: Any) -> list[ProbeBatch]:
     validation = _validation_loader(trainer) if isinstance(probe, int) else None
     with _own_generators_kept(validation), _own_generators_kept(probe):
         return probe_batches(probe, validation)
+
+
+def too_few(probe: Any, batches: Sequence[ProbeBatch], wanted: int) -> Iterator[str]:
+    """What to say where there are fewer documents than asked for, or than is good."""
+    if isinstance(probe, int) and len(batches) < probe:
+        yield f"probe={probe}: the validation loader has {len(batches)} batches, and these are the probe."
+    sizes = [item.size for item in batches]
+    found = sum(size for size in sizes if size is not None)
+    if None in sizes or found >= wanted:
+        return
+    if wanted > 2:
+        yield f"KV budgets will be measured on {found} documents; {wanted} at least are wanted. Pass more as probe=."
+    else:
+        yield (
+            "the probe is one document: there is no spread over documents and no consistency to measure, and these "
+            "stay empty. Pass two at least as probe=."
+        )
 
 
 def _validation_loader(trainer: Trainer) -> Any:

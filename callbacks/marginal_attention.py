@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from headwatch.alerts import DEFAULT_ALERTS
 from headwatch.budgets import WANTED_DOCUMENTS
 from headwatch.callbacks._base import HeadMonitor
-from headwatch.callbacks._documents import documents_of
+from headwatch.callbacks._documents import documents_of, too_few
 from headwatch.callbacks._lightning import LightningModule, Trainer
 from headwatch.callbacks._session import Session
 from headwatch.heads import HeadMap
@@ -17,8 +19,9 @@ from headwatch.metrics import ROLE_KEYS, SIGNATURE_HEADLINE, Kind
 from headwatch.parallel.layout import layout_of, model_to_call
 from headwatch.parallel.signatures import SharedSignatures
 from headwatch.probe.batches import fingerprint
+from headwatch.probe.calling import ProbeError
 from headwatch.probe.documents import ProbeBatch
-from headwatch.probe.lookback import measure_budgets
+from headwatch.probe.lookback import measure_budgets, refuse_heads
 from headwatch.role_measure import WithRoles
 
 __all__ = ["MarginalAttentionMonitor"]
@@ -127,7 +130,7 @@ class MarginalAttentionMonitor(HeadMonitor):
             max_overhead=max_overhead,
             on_error=on_error,
         )
-        if probe is None or (isinstance(probe, int) and probe <= 0):
+        if probe is None or isinstance(probe, bool) or (isinstance(probe, int) and probe <= 0):
             raise ValueError(
                 "probe: expected documents (a batch, a list of batches, a dataloader) or a number of validation "
                 f"batches above 0, found {probe!r}."
@@ -170,6 +173,8 @@ class MarginalAttentionMonitor(HeadMonitor):
         self._drawn = documents_of(trainer, self.probe)
         assert self._session is not None
         self._session.settings[self.monitor]["documents"] = fingerprint(item.batch for item in self._drawn)
+        for message in too_few(self.probe, self._drawn, WANTED_DOCUMENTS if self.budgets else 2):
+            self._session.notices.say(f"{self.monitor} {message}", message)
 
     def measure(self, trainer: Trainer, pl_module: LightningModule, head_map: HeadMap, session: Session) -> Measure:
         """The signatures of every head of the map on the probe documents."""
@@ -189,11 +194,32 @@ class MarginalAttentionMonitor(HeadMonitor):
             **forward,
         )
         self._documents = signatures.batches
+        self._refuse(signatures, head_map, session, layout)
         if not self.roles:
             return signatures
         if layout == "tensor_parallel":
             raise ValueError("roles=True: role scores are not measured under tensor parallelism; leave it off.")
         return WithRoles(signatures, model, head_map, notices=session.notices, **forward)
+
+    def _refuse(self, signatures: SharedSignatures, head_map: HeadMap, session: Session, layout: str) -> None:
+        """What cannot work is said before the first step.
+
+        Raises:
+            ValueError: the model does not take the probe, or budgets cannot be made for its heads.
+        """
+        if self.budgets:
+            refuse_heads(head_map)
+            if session.ranks.size > 1 and layout != "whole":
+                raise ValueError(
+                    f"budgets=True: they need the whole model on one rank, and {layout} shards it. Leave it off, load "
+                    "a checkpoint in one process and call headwatch.probe.lookback.measure_budgets."
+                )
+        if session.ranks.size == 1:  # a rank that fails alone must not leave the others
+            try:
+                signatures.check()
+            except ProbeError as error:
+                if not isinstance(error.__cause__, torch.OutOfMemoryError):
+                    raise ValueError(f"probe: {error}") from error
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The last snapshot, and the budgets where they are asked for; then the run is closed."""
@@ -209,9 +235,6 @@ class MarginalAttentionMonitor(HeadMonitor):
         from headwatch.figures.budgets import export_budgets
 
         try:
-            layout = layout_of(pl_module, trainer.strategy.model)
-            if session.ranks.size > 1 and layout != "whole":
-                raise ValueError(f"they need the whole model on one rank, and {layout} shards it")
             context = trainer.precision_plugin.forward_context
             budgets = measure_budgets(pl_module, head_map, self._documents, probe_fn=self.probe_fn, context=context)
             export_budgets(budgets, session.recorder.store.path / "budgets")
@@ -222,11 +245,4 @@ class MarginalAttentionMonitor(HeadMonitor):
                 "budgets",
                 f"KV budgets could not be measured at the end of fit: {error}. Everything else is written; load a "
                 "checkpoint in one process and call headwatch.probe.lookback.measure_budgets to get them.",
-            )
-            return
-        if budgets.metadata["n_documents"] < WANTED_DOCUMENTS:
-            session.notices.say(
-                "budgets documents",
-                f"KV budgets were measured on {budgets.metadata['n_documents']} documents; {WANTED_DOCUMENTS} at least "
-                "are wanted. Pass more as probe=.",
             )

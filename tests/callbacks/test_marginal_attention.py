@@ -192,11 +192,31 @@ class TestRefusals:
             MarginalAttentionMonitor(DOCUMENTS, query_stride=0)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        (torch.randint(0, VOCABULARY, (2, CONTEXT)) + 10 * VOCABULARY, "int64 of shape"),  # ids past the embedding
+        (torch.rand(2, CONTEXT), "float32 of shape"),
+        ("a text", "str without a tensor"),
+    ],
+)
+def test_a_probe_that_does_not_fit_is_an_error_before_the_first_step(tmp_path, wrong, word):
+    model = Tiny()
+    with pytest.raises(ValueError, match=f"probe: the model could not run the probe .{word}.*probe_fn="):
+        trainer(tmp_path, [QKProfileMonitor(5), MarginalAttentionMonitor(wrong, 4)]).fit(model, batches())
+    assert model.losses == []
+
+
 @pytest.mark.filterwarnings("ignore::headwatch.notices.HeadwatchWarning")
-def test_a_probe_that_does_not_fit_never_stops_training(tmp_path):
-    wrong = torch.randint(0, VOCABULARY, (2, CONTEXT)) + 10 * VOCABULARY  # ids past the embedding
-    monitors = [QKProfileMonitor(5), MarginalAttentionMonitor(wrong, 4)]
-    model, _ = fit(tmp_path, monitors)
+def test_a_probe_that_fails_later_never_stops_training(tmp_path):
+    calls = iter(range(100))
+
+    def probe_fn(module, batch):
+        if next(calls):  # the trial before the first step goes through
+            raise RuntimeError("no memory left")
+        return module(batch)
+
+    model, _ = fit(tmp_path, [QKProfileMonitor(5), MarginalAttentionMonitor(DOCUMENTS, 4, probe_fn=probe_fn)])
     assert len(model.losses) == 12
     run = headwatch.load(tmp_path)
     assert run.steps("profile") == [0, 1, 2, 4, 5, 8, 10, 12]
@@ -204,6 +224,29 @@ def test_a_probe_that_does_not_fit_never_stops_training(tmp_path):
     assert any("the signature monitor failed at step 0" in text for text in run.info["messages"])
     assert any("failed 3 times in a row, last at step 8" in text for text in run.info["messages"])
     assert model.training
+
+
+def test_what_the_probe_is_short_of_is_said_at_the_start(tmp_path):
+    val = DataLoader(DOCUMENTS[:1], batch_size=1)
+    with pytest.warns(HeadwatchWarning) as said:
+        fit(tmp_path, [MarginalAttentionMonitor(5, 4)], val)
+    texts = " ".join(str(warning.message) for warning in said)
+    assert "probe=5: the validation loader has 1 batches" in texts
+    assert "the probe is one document" in texts
+    assert set(headwatch.load(tmp_path).signature["n_eff_std"].to_pylist()) == {None}
+
+
+def test_budgets_that_cannot_be_made_are_refused_before_the_first_step(tmp_path):
+    model = Tiny()
+    monitor = MarginalAttentionMonitor(DOCUMENTS, 4, budgets=True, include=["L00.H00"])
+    with pytest.raises(ValueError, match="budgets need every head"):
+        trainer(tmp_path, [monitor]).fit(model, batches())
+    assert model.losses == []
+
+
+def test_true_is_no_number_of_batches():
+    with pytest.raises(ValueError, match="probe: expected documents"):
+        MarginalAttentionMonitor(True)
 
 
 @pytest.mark.parametrize("form", ["dict", "(x, y)"])

@@ -329,19 +329,20 @@ class TestFailingForward:
         return probe_fn
 
     def test_once_leaves_one_hole(self, tmp_path, plain):
-        monitor = MarginalAttentionMonitor(DOCUMENTS, 4, early_steps=(1, 2), probe_fn=self.breaking({1}), prove=False)
+        probe_fn = self.breaking({2})  # after the trial and step 0
+        monitor = MarginalAttentionMonitor(DOCUMENTS, 4, early_steps=(1, 2), probe_fn=probe_fn, prove=False)
         assert fit(tmp_path, [monitor]) == plain
         run = headwatch.load(tmp_path)
         assert run.steps("signature") == [0, 2, 4, 8, 12]
         [said] = [text for text in run.info["messages"] if "failed at step 1" in text]
-        assert "call 1 broke off" in said
+        assert "call 2 broke off" in said
         assert "on_error='raise'" in said
 
     def test_always_switches_that_monitor_off_and_no_other(self, tmp_path, plain):
-        always = self.breaking(range(10_000))
+        always, later = self.breaking(range(10_000)), self.breaking({1, *range(3, 10_000)})  # all but the trial
         monitors = [
             QKProfileMonitor(5, early_steps=(1, 2), probe_fn=always),
-            MarginalAttentionMonitor(DOCUMENTS, 4, early_steps=(1, 2), probe_fn=always, name="broken"),
+            MarginalAttentionMonitor(DOCUMENTS, 4, early_steps=(1, 2), probe_fn=later, name="broken"),
             MarginalAttentionMonitor(DOCUMENTS, 4, early_steps=(1, 2)),
         ]
         assert fit(tmp_path, monitors) == plain
@@ -353,7 +354,7 @@ class TestFailingForward:
         assert any("could not be proven on the first batch" in text for text in run.info["messages"])
         assert any("signature-broken monitor failed 3 times in a row" in text for text in run.info["messages"])
 
-    @pytest.mark.parametrize("call", [0, 3])
+    @pytest.mark.parametrize("call", [1, 3])
     def test_raise_is_for_tests(self, tmp_path, call):
         monitor = MarginalAttentionMonitor(
             DOCUMENTS, 4, early_steps=(1, 2), probe_fn=self.breaking({call}), prove=False, on_error="raise"

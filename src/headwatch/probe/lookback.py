@@ -20,7 +20,7 @@ from headwatch.probe.documents import Context, ProbeBatch, documents_call
 from headwatch.probe.quiet import quiet_probe
 from headwatch.probe.reduction import marginals_of
 
-__all__ = ["look_back", "measure_budgets"]
+__all__ = ["look_back", "measure_budgets", "refuse_heads"]
 
 
 def measure_budgets(
@@ -59,7 +59,9 @@ def look_back(
         probe_fn: ``probe_fn(model, batch)`` runs the forward.
         context: makes the context of a forward.
     """
-    _check(head_map, split)
+    if not 0 < split < 1:
+        raise ValueError(f"split: expected a share of the tokens in (0, 1), found {split!r}")
+    refuse_heads(head_map)
     call, batches = documents_call(model, head_map, batches, probe_fn, context)
     documents: list[DocumentScores] = []
     for batch in batches:
@@ -70,9 +72,12 @@ def look_back(
     return documents
 
 
-def _check(head_map: HeadMap, split: float) -> None:
-    if not 0 < split < 1:
-        raise ValueError(f"split: expected a share of the tokens in (0, 1), found {split!r}")
+def refuse_heads(head_map: HeadMap) -> None:
+    """Say what budgets cannot be made for.
+
+    Raises:
+        ValueError: some heads are left out, or layers differ in key-value heads.
+    """
     groups = sorted({site.n_kv_heads for site in head_map.sites})
     partial = [site.module for site in head_map.sites if len(site.heads) != site.n_heads]
     if len(groups) != 1 or partial:

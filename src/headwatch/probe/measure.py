@@ -15,7 +15,8 @@ from headwatch.heads.headmap import HeadMap
 from headwatch.marginal.agreement import consistency, dispersion, drift, drift_noise_floor, mean_over_documents
 from headwatch.metrics import SIGNATURE_KEYS, Kind
 from headwatch.notices import Notices
-from headwatch.probe.calling import ProbeFn
+from headwatch.probe.batches import cut
+from headwatch.probe.calling import ProbeError, ProbeFn
 from headwatch.probe.capture import capture
 from headwatch.probe.documents import Context, ProbeBatch, documents_call
 from headwatch.probe.quiet import quiet_probe
@@ -85,6 +86,19 @@ class SignatureMeasure:
         for key in SIGNATURE_KEYS:
             column = np.array(last[key].to_pylist(), np.float64)
             self._previous[key] = np.array([np.nan if i is None else column[i] for i in place])
+
+    def check(self) -> None:
+        """Run the first probe document, or its batch where the model does not take it alone; nothing is measured.
+
+        Raises:
+            ProbeError: the model cannot be run on it.
+        """
+        first = self.batches[0].batch
+        with quiet_probe(self._model):
+            try:
+                self._call(cut(first, 0, 1))
+            except ProbeError:
+                self._call(first)
 
     def take(self, step: int) -> Callable[[int], Snapshot]:
         """Run the probe documents; returns what is left to do."""
@@ -191,6 +205,9 @@ def _token_rows(step: int, layer: int, document: int, lift: NDArray[np.float32])
 
 
 def _deviation(values: Values) -> Values:
+    """Standard deviation over documents; one document has none."""
+    if len(values) < 2:
+        return np.full(values.shape[1], np.nan)
     return np.sqrt(mean_over_documents((values - mean_over_documents(values)) ** 2))
 
 
