@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import headwatch
 from headwatch.cli import build_app
+from headwatch.heads import NoAttentionError
 
 USER_MODULE = """
 import torch
@@ -92,3 +93,26 @@ def test_name_that_is_not_there(folder: Path, name: str) -> None:
 def test_function_that_makes_no_model(folder: Path) -> None:
     with pytest.raises(ValueError, match="returns a model"):
         printed("users_models:number")
+
+
+def test_no_attention_advises_what_this_command_takes(folder: Path) -> None:
+    (folder / "users_linear.py").write_text(
+        "import torch\n"
+        "def build():\n"
+        "    return torch.nn.Linear(3, 3)\n"
+        "def build_with_batch():\n"
+        "    return build(), torch.randn(4, 3, 3)\n"
+    )
+    for name in ("users_linear:build", "users_linear:build_with_batch"):
+        with pytest.raises(NoAttentionError, match=rf"What to do: let {name} return \(model, batch\)") as raised:
+            printed(name)
+        assert "probe_fn" not in str(raised.value)
+        assert "heads=[" not in str(raised.value)
+
+
+def test_modules_of_one_head_each_are_said_to_count_as_layers(folder: Path) -> None:
+    heads = {f"sa.heads.{i}.{name}.weight": torch.randn(4, 16) for i in range(4) for name in ("key", "query", "value")}
+    torch.save(heads, "lecture.pt")
+    note = "each of these 4 modules holds one head and counts as a layer of its own"
+    assert note in printed("lecture.pt", "--n-heads", "1")
+    assert note not in printed("users_models:build")

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import headwatch
+from headwatch.notices import HeadwatchWarning
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
@@ -58,3 +59,8 @@ def test_resume_goes_on_with_the_newest_run(tmp_path):
     run = headwatch.load(tmp_path)
     assert run.steps() == [0, 1, 2, 3, 4, 6, 8, 9, 12, 13]
     assert (run.to_pandas().groupby("step").size() == 4).all()
+
+
+def test_heads_read_by_rule_are_said_with_the_remedy(tmp_path):
+    with pytest.warns(HeadwatchWarning, match=r"2 of 2 attention modules were read by rule.*probe=batch"):
+        trained(tmp_path, [headwatch.HuggingFaceMonitor()], 1)

@@ -7,6 +7,7 @@ from torch import nn
 
 import headwatch
 from headwatch.heads import NoAttentionError
+from headwatch.notices import HeadwatchWarning
 
 
 def encoder():
@@ -79,8 +80,57 @@ def test_the_table_prints_and_converts():
 
 
 def test_a_model_without_attention_is_refused():
-    with pytest.raises(NoAttentionError):
+    with pytest.raises(NoAttentionError, match=r"What to do: give a batch, probe=batch: .*probe_fn=") as raised:
         headwatch.profile(nn.Linear(3, 3))
+    assert "heads=[" not in str(raised.value)
+    with pytest.raises(NoAttentionError, match=r"What to do: give a batch on which model\(batch\) runs .*probe_fn="):
+        headwatch.profile(nn.Linear(3, 3), probe=torch.randn(4, 3, 3))
+
+
+def messages(tmp_path, model, **settings):
+    with headwatch.Monitor(model, dirpath=tmp_path, **settings) as monitor:
+        pass
+    return headwatch.load(monitor.path).info["messages"]
+
+
+def test_heads_read_by_rule_are_said_once_with_the_remedy(tmp_path):
+    with pytest.warns(HeadwatchWarning, match="2 of 2 attention modules were read by rule and not proven"):
+        said = messages(tmp_path, encoder())
+    assert [message for message in said if "read by rule" in message] == said
+    assert len(said) == 1
+    assert "probe=batch" in said[0]
+    assert messages(tmp_path, encoder(), probe=torch.randn(4, 5, 16)) == []
+
+
+def test_what_is_left_out_is_said(tmp_path):
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(16, 2, batch_first=True), 1)
+    with pytest.warns(HeadwatchWarning, match=r"left out: layers\.0\.multihead_attn: cross-attention"):
+        messages(tmp_path, decoder)
+
+
+class Head(nn.Module):
+    """One head to a module, as in A. Karpathy's lectures."""
+
+    def __init__(self):
+        super().__init__()
+        self.key, self.query, self.value = (nn.Linear(16, 4, bias=False) for _ in range(3))
+
+    def forward(self, x):
+        return (self.query(x) @ self.key(x).mT / 2).softmax(-1) @ self.value(x)
+
+
+class ManyHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(4))
+
+    def forward(self, x):
+        return torch.cat([head(x) for head in self.heads], -1)
+
+
+def test_modules_of_one_head_each_are_said_to_count_as_layers(tmp_path):
+    with pytest.warns(HeadwatchWarning, match="of these 4 modules holds one head and counts as a layer of its own"):
+        messages(tmp_path, ManyHeads(), probe=torch.randn(4, 6, 16))
 
 
 def test_unknown_public_name():

@@ -12,9 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from dense_forms import profile_of
 from headwatch.checkpoints import CheckpointError
+from headwatch.cli import build_app
 from headwatch.heads import NoAttentionError
 from headwatch.posthoc import Reading, measure_checkpoint, open_model, profile_weights
 from headwatch.profiles import statistics
@@ -147,6 +149,30 @@ def test_what_the_user_says_comes_first(tmp_path: Path) -> None:
     assert len(profiles(path, n_heads=2)) == 2
 
 
+@pytest.fixture
+def sized(tmp_path: Path) -> Path:
+    """A model whose configuration tells its four heads twice, by their number and by their size."""
+    state = {f"layers.0.attn.{x}_proj.weight": random(16, 16) for x in "qk"}
+    return save(tmp_path / "sized", state, {"num_attention_heads": 4, "head_dim": 4})
+
+
+def test_a_count_that_cannot_hold_is_refused(sized: Path, llama: Path) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match=r"sized: --n-heads 3 .*expected 3 query heads.*found 4 in layers\.0\.attn.*What to do: leave the option",
+    ):
+        open_model(sized, Reading(n_heads=3))
+    with pytest.raises(CheckpointError, match=r"--n-kv-heads 4 .*expected 4 key-value heads.*found 2 in"):
+        open_model(llama, Reading(n_kv_heads=4))
+    assert open_model(sized, Reading(n_heads=4)).head_map.n_heads == 4
+
+
+def test_a_count_that_cannot_hold_is_refused_at_the_command_line(sized: Path) -> None:
+    for command in ("profile", "heads"):
+        with pytest.raises(CheckpointError, match="--n-heads 3"):
+            CliRunner().invoke(build_app(), [command, str(sized), "--n-heads", "3"], catch_exceptions=False)
+
+
 def test_a_state_dict_in_memory() -> None:
     state = separate("attn")
     table = profile_weights(state, Reading(n_heads=4, null=False))
@@ -158,8 +184,41 @@ def test_a_state_dict_in_memory() -> None:
 
 def test_a_checkpoint_without_attention(tmp_path: Path) -> None:
     path = save(tmp_path / "mlp", {"fc.weight": random(4, 4)}, {"num_attention_heads": 4})
-    with pytest.raises(NoAttentionError, match="self-attention"):
+    with pytest.raises(NoAttentionError, match="mlp: expected self-attention") as raised:
         open_model(path, Reading())
+    remedy = str(raised.value).partition("What to do: ")[2]
+    assert all(advice in remedy for advice in ("--n-heads 4", "n_heads=4", "headwatch.profile(model, probe=batch)"))
+    assert "heads=[" not in remedy
+    assert "probe_fn" not in remedy
+
+
+def test_a_count_that_fits_no_weight_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path / "bare", separate("attn"))
+    with pytest.raises(NoAttentionError, match=r"What to do: give a count that splits the query rows.*7 was given"):
+        open_model(path, Reading(n_heads=7))
+
+
+def test_a_block_with_odd_names_is_left_out_by_name(tmp_path: Path) -> None:
+    odd = {"alpha": "q_proj", "beta": "k_proj", "gamma": "v_proj", "delta": "o_proj"}
+    state = separate("blocks.0.attn")
+    state |= {f"blocks.1.attn.{name}.weight": state[f"blocks.0.attn.{old}.weight"].clone() for name, old in odd.items()}
+    torch.save({"state_dict": state}, tmp_path / "a.ckpt")
+    head_map = open_model(tmp_path / "a.ckpt", Reading(n_heads=4)).head_map
+    assert [site.module for site in head_map.sites] == ["blocks.0.attn"]
+    assert [(item.module, item.reason) for item in head_map.left_out] == [
+        ("blocks.1", "no query and key were recognised in it, as they were in blocks.0 beside it")
+    ]
+
+
+def test_a_numbered_mlp_beside_attention_is_nothing_that_was_missed(tmp_path: Path) -> None:
+    """T5 and many others number attention and MLP inside a block."""
+    blocks = [separate(f"block.{i}.layer.0.attn") for i in range(2)]
+    mlps = [
+        {f"block.{i}.layer.1.mlp.w{j}.weight": random(*s) for j, s in enumerate([(96, N), (N, 96)])} for i in (0, 1)
+    ]
+    state = {name: tensor for part in (*blocks, *mlps) for name, tensor in part.items()}
+    opened = open_model(save(tmp_path / "t5", state, {"num_attention_heads": 4}), Reading())
+    assert opened.head_map.left_out == ()
 
 
 def test_low_rank_updates_are_refused(tmp_path: Path) -> None:

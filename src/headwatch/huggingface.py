@@ -17,8 +17,8 @@ class HuggingFaceMonitor:
     """A callback for ``transformers.Trainer``: ``Trainer(..., callbacks=[HuggingFaceMonitor()])``.
 
     It takes the arguments of :class:`headwatch.Monitor`, except ``model``, which the Trainer gives; ``dirpath`` is the
-    Trainer's ``output_dir`` by default. A W&B run that is active when training starts gets the numbers that people
-    watch.
+    Trainer's ``output_dir`` by default, and ``probe=batch`` proves the heads here too. A W&B run that is active when
+    training starts gets the numbers that people watch.
 
     The Trainer calls its callbacks by event name, so no import of transformers is needed to be one.
     """

@@ -13,6 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwatch.heads import HeadMap, find_heads, named_parameters
+from headwatch.heads.errors import advising
+from headwatch.heads.notes import notes_on
 from headwatch.info import new_run_id, run_info
 from headwatch.measure import Measure, ProfileMeasure
 from headwatch.options import FormOptions
@@ -29,6 +31,15 @@ from headwatch.tables import HeadTable
 from headwatch.watcher import OnError, Watcher
 
 __all__ = ["Monitor", "profile"]
+
+_PROVE = (
+    "give a batch, probe=batch: on a forward pass heads are found by what the model does, whatever its projections are "
+    "called; where model(batch) is not how it runs, say how: probe_fn=lambda model, batch: ..."
+)
+_UNPROVEN = "Give a batch, probe=batch, which proves them."
+_SAY_HOW = (
+    "give a batch on which model(batch) runs its self-attention; or say how it runs: probe_fn=lambda model, batch: ..."
+)
 
 
 def profile(
@@ -139,6 +150,8 @@ class Monitor:
         store = RunStore(self.path, info)
         store.supersede_after(resume_from or -1)
         self._recorder = Recorder(store, sinks, raise_errors=on_error == "raise")
+        for key, text in notes_on(head_map, _UNPROVEN if probe is None else ""):
+            self._recorder.notices.say(key, text)
         self._abandoned = weakref.finalize(self, self._recorder.close, "failed")  # a loop that forgot close()
         self._watchers = [
             Watcher(
@@ -212,11 +225,13 @@ def _find(
     model: nn.Module, probe: Any, probe_fn: ProbeFn | None, include: Sequence[str], exclude: Sequence[str]
 ) -> HeadMap:
     if probe is None:
-        return find_heads(model, include=include, exclude=exclude)
+        with advising(_PROVE):
+            return find_heads(model, include=include, exclude=exclude)
     first = probe_batches(probe, max_batches=1)[0].batch
     device = next((p.device for p in model.parameters()), None)
     forwards = probe_forwards(model, first if device is None else moved(first, device), probe_fn=probe_fn)
-    return find_heads(model, probe=forwards, include=include, exclude=exclude)
+    with advising(_SAY_HOW):
+        return find_heads(model, probe=forwards, include=include, exclude=exclude)
 
 
 def _moment(step: int, loss: float | Tensor | None, epoch: int, *, final: bool = False) -> Moment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from headwatch.checkpoints import Checkpoint, CheckpointError, open_checkpoint
 from headwatch.heads import HeadMap, NoAttentionError, copy_factors, find_heads
-from headwatch.heads.headmap import Gain, Site
+from headwatch.heads.errors import advising
+from headwatch.heads.headmap import Gain, LeftOut, Site
 from headwatch.heads.names import clean_name
 from headwatch.measure import ProfileMeasure
 from headwatch.options import FormOptions
@@ -91,24 +92,62 @@ def open_model(weights: str | Path | Mapping[str, Tensor], reading: Reading) -> 
         reading: how to read it.
 
     Raises:
-        CheckpointError: it cannot be read, or nothing tells how many heads there are.
+        CheckpointError: it cannot be read, nothing tells how many heads there are, or not what the reading says.
         NoAttentionError: there is no self-attention in it.
     """
     checkpoint = _in_memory(weights) if isinstance(weights, Mapping) else open_checkpoint(weights)
     _refuse_low_rank_updates(checkpoint)
     model = build_skeleton(checkpoint.shapes, _counted(checkpoint, reading))
     try:
-        head_map = find_heads(model, include=reading.include, exclude=reading.exclude)
+        with advising(_remedy(reading), model=str(checkpoint.path)):
+            head_map = find_heads(model, include=reading.include, exclude=reading.exclude)
     except NoAttentionError as error:
         if error.left_out and reading.n_heads is None and not checkpoint.config:
-            raise CheckpointError(
-                f"{checkpoint.path}: no count of heads was found. A state dict alone does not tell it: put the model's "
-                f"config.json beside it, or give --n-heads (and --n-kv-heads). First of {len(error.left_out)}: "
-                f"{error.left_out[0].module}: {error.left_out[0].reason}."
-            ) from error
+            raise CheckpointError(_no_count(checkpoint, error.left_out)) from error
         raise
+    _refuse_ignored_counts(head_map, checkpoint, reading)
     sites = tuple(_with_qk_norm(site, checkpoint) for site in head_map.sites)
     return PostHoc(checkpoint, model, replace(head_map, sites=sites))
+
+
+def _no_count(checkpoint: Checkpoint, left_out: Sequence[LeftOut]) -> str:
+    return (
+        f"{checkpoint.path}: no count of heads was found. A state dict alone does not tell it: put the model's "
+        "config.json beside it, or give --n-heads 4 (and --n-kv-heads; n_heads=4 in Python). "
+        f"First of {len(left_out)}: {left_out[0].module}: {left_out[0].reason}."
+    )
+
+
+def _remedy(reading: Reading) -> str:
+    """What to do where no head is found in weights."""
+    count = (
+        "say how many heads there are, --n-heads 4 (n_heads=4 in Python)"
+        if reading.n_heads is None
+        else f"give a count that splits the query rows into heads of equal size; {reading.n_heads} was given"
+    )
+    return (
+        f"{count}; or, where the projections have unusual names, load the weights into the model and give "
+        "headwatch.profile(model, probe=batch), which finds heads on a forward pass."
+    )
+
+
+def _refuse_ignored_counts(head_map: HeadMap, checkpoint: Checkpoint, reading: Reading) -> None:
+    """What the user says of the number of heads holds for every module, or is refused."""
+    for option, said in (("n_heads", reading.n_heads), ("n_kv_heads", reading.n_kv_heads)):
+        site = next((site for site in head_map.sites if said not in (None, getattr(site, option))), None)
+        if site is not None:
+            raise CheckpointError(_ignored(checkpoint, site, option, said))
+
+
+def _ignored(checkpoint: Checkpoint, site: Site, option: str, said: int | None) -> str:
+    found = getattr(site, option)
+    kind = "query heads" if option == "n_heads" else "key-value heads"
+    source = "configuration and weights" if checkpoint.config else "weights"
+    return (
+        f"{checkpoint.path}: --{option.replace('_', '-')} {said} ({option}={said} in Python) does not fit: expected "
+        f"{said} {kind} in every attention module, found {found} in {site.module}, as {source} tell. What to do: leave "
+        f"the option away, or give {found}; modules with another count can be left out with --exclude."
+    )
 
 
 def _in_memory(state: Mapping[str, Tensor]) -> Checkpoint:

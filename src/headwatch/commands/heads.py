@@ -61,6 +61,7 @@ def _map_of_function(name: str, include: Sequence[str], exclude: Sequence[str]) 
     from torch import nn
 
     from headwatch.heads import find_heads
+    from headwatch.heads.errors import advising
     from headwatch.probe.documents import probe_forwards
 
     made = _function(name)()
@@ -70,7 +71,18 @@ def _map_of_function(name: str, include: Sequence[str], exclude: Sequence[str]) 
             f"{name}: expected a function that returns a model or (model, batch), got {type(model).__name__}."
         )
     probe = None if batch is None else probe_forwards(model, batch)
-    return find_heads(model, probe=probe, include=include, exclude=exclude)
+    with advising(_remedy(name, proves=batch is not None)):
+        return find_heads(model, probe=probe, include=include, exclude=exclude)
+
+
+def _remedy(name: str, *, proves: bool) -> str:
+    """What to do where no head is found in the model that a function makes."""
+    if proves:
+        return f"let {name} return (model, batch) with a batch on which model(batch) runs its self-attention."
+    return (
+        f"let {name} return (model, batch): on a forward pass model(batch) heads are found by what the model does, "
+        "whatever its projections are called."
+    )
 
 
 def _function(name: str) -> Any:
@@ -89,6 +101,8 @@ def _print(heads: Mapping[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from headwatch.heads.notes import heads_apart
+
     table = Table("layer", "module", "heads", "key heads", "d_head", "status", "flags", box=None)
     for site in heads["heads"]:
         watched = f"{len(site['heads'])} of {site['n_heads']}"
@@ -97,5 +111,8 @@ def _print(heads: Mapping[str, Any]) -> None:
         table.add_row(f"L{site['layer']:02d}", escape(site["module"]), *numbers, site["status"], escape(flags))
     console = Console()
     console.print(table)
+    apart = heads_apart((site["module"], site["n_heads"]) for site in heads["heads"])
+    if apart:
+        console.print(escape(f"note: {apart}"), soft_wrap=True)
     for item in heads["left_out"]:
         console.print(escape(f"left out: {item['module']}: {item['reason']}"), soft_wrap=True)

@@ -65,7 +65,8 @@ def find_heads(
     if not sites:
         raise NoAttentionError(type(model).__name__, left_out)
     sites = _numbered(model, [_with_state(site, parameters) for site in sites], refused)
-    return HeadMap(tuple(select_heads(sites, include, exclude)), (*left_out, *hybrid_blocks(model, sites, left_out)))
+    blocks = hybrid_blocks(model, sites, left_out, proven=bool(probe))
+    return HeadMap(tuple(select_heads(sites, include, exclude)), (*left_out, *blocks))
 
 
 def _others(sites: Sequence[Site], handed: Sequence[Site]) -> list[Site]:
