@@ -189,7 +189,10 @@ def test_a_store_deleted_under_the_run_costs_what_was_in_it(tmp_path):
     for step in range(1, 6):
         if step == 4:
             shutil.rmtree(tmp_path / "r")
-        watcher.observe(moment(step))
+            with pytest.warns(HeadwatchWarning, match="had vanished by step 4 and was begun anew"):
+                watcher.observe(moment(step))
+        else:
+            watcher.observe(moment(step))
     recorder.close("finished")
     assert load(tmp_path / "r").steps() == [4, 5]
 

@@ -198,13 +198,21 @@ class Recorder:
 
     def _store(self, snapshot: Snapshot, name: str) -> None:
         try:
-            self.store.write(snapshot, name)
+            was_there = self.store.write(snapshot, name)
         except Exception as error:
             self._error = self._error or error
             self.notices.say(
                 "store",
-                f"the store at {self.store.path} could not be written at step {snapshot.step}: {error}. Training and "
-                "the other sinks go on; every later snapshot is tried again. Free some space, or check the directory.",
+                f"the store at {self.store.path} could not be written at step {snapshot.step}: {_sentence(error)} "
+                "Training and the other sinks go on; every later snapshot is tried again. Free some space, or check "
+                "the directory.",
+            )
+            return
+        if not was_there:
+            self.notices.say(
+                f"store anew {snapshot.step}",
+                f"the store at {self.store.path} had vanished by step {snapshot.step} and was begun anew: it holds the "
+                "snapshots from there on. Move or delete a run when its training has ended.",
             )
 
     def _arrive(
@@ -307,6 +315,10 @@ class Recorder:
             self._error = self._error or error
             self.notices.say(
                 "store end",
-                f"the end of the run could not be written into the store at {self.store.path}: {error}. What was "
-                "stored before is whole, but run.json does not say how the run ended.",
+                f"the end of the run could not be written into the store at {self.store.path}: {_sentence(error)} What "
+                "was stored before is whole, but run.json does not say how the run ended.",
             )
+
+
+def _sentence(error: Exception) -> str:
+    return f"{str(error).rstrip('.')}."

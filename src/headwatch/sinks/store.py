@@ -70,20 +70,26 @@ class RunStore:
         self.info.update(changes)
         write_json(self.path / "run.json", self._scratch, self.info)
 
-    def write(self, snapshot: Snapshot, name: str | None = None) -> None:
+    def write(self, snapshot: Snapshot, name: str | None = None) -> bool:
         """Write one snapshot; a part that the step already has is replaced.
 
         Args:
             snapshot: what was measured.
             name: the monitor's name, "profile" or "profile-<name>"; the snapshot's kind by default.
+
+        Returns:
+            False where the store had been deleted under the live run, and was begun anew.
         """
+        was_there = True
         try:
             self._write(snapshot, name or snapshot.kind)
-        except FileNotFoundError:  # the store was deleted under the live run: begin it anew
+        except FileNotFoundError:
+            was_there = False
             self._lock.release()
             self._make()
             self._write(snapshot, name or snapshot.kind)
         self.heartbeat()
+        return was_there
 
     def _write(self, snapshot: Snapshot, name: str) -> None:
         if snapshot.tokens is not None:
