@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -170,6 +172,17 @@ def test_a_directory_of_runs_is_all_of_them_and_each_once(tmp_path):
     assert compare([tmp_path, paths[0]]).runs.num_rows == 2
 
 
+def test_one_run_named_twice_is_said(tmp_path):
+    (only,) = seeds(tmp_path, 1)
+    (tmp_path / "link").symlink_to(only)
+    message = rf"found 1\.\n  {tmp_path / 'link'}: the same run as {only}; name another one"
+    with pytest.raises(ValueError, match=message):
+        compare([only, tmp_path / "link"])
+    opened = load(only)
+    with pytest.raises(ValueError, match=rf"found 1\.\n  {only}: the same run as {only}"):
+        compare([opened, opened])
+
+
 def test_labels_are_told_apart(tmp_path):
     runs = [load(make_run(tmp_path / place / name, name="gpt")) for place in "ab" for name in ("x", "y")]
     labels = unique_labels([*runs[:2], load(make_run(tmp_path / "z", name="own")), *runs[2:3]])
@@ -182,12 +195,8 @@ def test_runs_without_signatures_or_loss(tmp_path):
 
 
 def test_terminal_prints_names_as_they_stand(tmp_path):
-    from rich.console import Console
-
     paths = [make_run(tmp_path / f"r{i}", seed=i, name=f"[bold]{HOSTILE} {i}") for i in range(2)]
-    console = Console(width=400, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    print_comparison(compare([*paths, tmp_path / "none"], group_by="seed"), console)
-    text = console.export_text()
+    text = printed(compare([*paths, tmp_path / "none"], group_by="seed"))
     assert f"[bold]{HOSTILE} 0" in text
     for heading in (
         "Runs",
@@ -199,6 +208,37 @@ def test_terminal_prints_names_as_they_stand(tmp_path):
     ):
         assert heading in text
     assert "left out" in text
+
+
+def printed(comparison) -> str:
+    from rich.console import Console
+
+    console = Console(width=400, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_comparison(comparison, console)
+    return console.export_text()
+
+
+def test_tables_that_the_terminal_cuts_say_so(tmp_path):
+    paths = [
+        make_run(
+            tmp_path / f"r{i}", 2, 2, (0, 1), i, name=f"r{i}", config={"seed": i % 7, **{f"k{k}": i for k in range(24)}}
+        )
+        for i in range(22)
+    ]
+    comparison = compare(paths, group_by="seed", output=tmp_path / "page.html")
+    text = printed(comparison)
+    assert "Configuration differences: 20 of 25; the page has all" in text
+    assert "(median distance): 20 of 21 runs; the page has all" in text
+    assert "over heads, 6 of 7 groups): 20 of " in text
+    assert "n_eff; the page has the others: 20 of 231 pairs; the page has all" in text
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="hw-data">(.*?)</script>', page, re.S).group(1))
+    assert all(f"<td>k{k}</td>" in page for k in range(24))
+    assert sum(row[2] == "n_eff" for row in data["signatures"]) == 231
+    assert len({row["run"] for row in data["tests"]}) == 21
+    assert f"20 of {len(data['groupTests']['rows'])}; the page has all" in text
+    assert "Configuration differences: 20 of 25; comparison.config has all" in printed(replace(comparison, output=None))
+    assert "has all" not in printed(compare(seeds(tmp_path / "few", 2)))
 
 
 def test_wandb_addresses_are_checked_before_anything_is_fetched():

@@ -96,7 +96,7 @@ def _read(paths: Iterable[Source]) -> tuple[list[RunRecord], list[tuple[str, str
         except (StoreError, OSError) as error:
             left_out.append((str(run.path), str(error)))
     if len(records) < 2:
-        reasons = "".join(f"\n  {place}: {reason}" for place, reason in left_out)
+        reasons = "".join(f"\n  {place}: {reason}" for place, reason in [*left_out, *resolved.repeated])
         raise ValueError(f"compare: needs two runs that can be read, found {len(records)}.{reasons}")
     return records, left_out
 

@@ -25,10 +25,12 @@ class Resolved:
     Attributes:
         runs: runs that can be opened, each once, in the order given.
         left_out: what cannot, with the reason.
+        repeated: what was named although its run was named before, with the words for it.
     """
 
     runs: list[Run]
     left_out: list[tuple[str, str]]
+    repeated: list[tuple[str, str]]
 
 
 def resolve(sources: Iterable[Source]) -> Resolved:
@@ -39,6 +41,7 @@ def resolve(sources: Iterable[Source]) -> Resolved:
     """
     runs: dict[Path, Run] = {}
     left_out: list[tuple[str, str]] = []
+    repeated: list[tuple[str, str]] = []
     for source in sources:
         for place in _expand(source):
             try:
@@ -46,10 +49,13 @@ def resolve(sources: Iterable[Source]) -> Resolved:
             except (StoreError, ValueError, ImportError, OSError) as error:
                 left_out.append((str(place), str(error)))
             else:
-                runs.setdefault(run.path.resolve(), run)
+                key = run.path.resolve()
+                if key in runs:
+                    repeated.append((str(run.path), f"the same run as {runs[key].path}; name another one"))
+                runs.setdefault(key, run)
     if len(runs) > MOST:
         raise ValueError(f"compare: {len(runs)} runs; at most {MOST} can be told apart on one page. Name fewer.")
-    return Resolved(list(runs.values()), left_out)
+    return Resolved(list(runs.values()), left_out, repeated)
 
 
 def _expand(source: Source) -> Sequence[Source]:

@@ -20,6 +20,7 @@ from headwatch.snapshot import head_label
 __all__ = ["print_comparison"]
 
 _MOST_ROWS = 20
+_MOST_GROUPS = 6
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -56,6 +57,14 @@ def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], f
     return title, table
 
 
+def _title(title: str, comparison: Comparison, table: str, total: int, what: str = "") -> str:
+    """The title of a table of ``total`` rows, which says so where not all are printed."""
+    if total <= _MOST_ROWS:
+        return title
+    whole = "the page" if comparison.output is not None else f"comparison.{table}"
+    return f"{title}: {_MOST_ROWS} of {total}{what}; {whole} has all"
+
+
 def _runs(comparison: Comparison, numbers: Numbers) -> Part:
     """Drift of the heads of each run: what moved, when it left chance, what became rank-one."""
     headings = ("", "run", "seed", "step", "loss", "drift", "path", "left null", "rank<2", "flips")
@@ -90,13 +99,14 @@ def _config(comparison: Comparison, numbers: Numbers) -> Part | None:
     rows = comparison.config.to_pylist()[:_MOST_ROWS]
     if not rows:
         return None
+    title = _title("Configuration differences", comparison, "config", comparison.config.num_rows)
     labels = comparison.config.column_names[1:]
     if len(labels) > 6:
         body = [[row["key"], _values(row)] for row in rows]
-        return _table("Configuration differences", ("key", "values"), body, (0, 1))
+        return _table(title, ("key", "values"), body, (0, 1))
     body = [[row["key"], *(row[label] if row[label] is not None else "–" for label in labels)] for row in rows]
     headings = ("key", *(numbers[label] for label in labels))
-    return _table("Configuration differences", headings, body, range(len(headings)))
+    return _table(title, headings, body, range(len(headings)))
 
 
 def _values(row: dict[str, str | None]) -> str:
@@ -131,7 +141,8 @@ def _matches(comparison: Comparison, numbers: Numbers) -> Part | None:
         by_run.setdefault(row["run"], []).append(row)
     rows = [_match_row(of, numbers) for of in list(by_run.values())[:_MOST_ROWS]]
     headings = ("run", "with", "by", "match", "distance", "by chance", "least adj. p")
-    return _table("Heads matched to the reference run (median distance)", headings, rows)
+    title = "Heads matched to the reference run (median distance)"
+    return _table(_title(title, comparison, "matches", len(by_run), " runs"), headings, rows)
 
 
 def _match_row(rows: list[dict[str, Any]], numbers: Numbers) -> list[str]:
@@ -159,27 +170,30 @@ def _groups(comparison: Comparison, numbers: Numbers) -> Part | None:
         [
             row["metric"],
             "all" if row["layer"] < 0 else f"L{row['layer']:02d}",
-            *(_number(row[mean]) for mean in means[:6]),
+            *(_number(row[mean]) for mean in means[:_MOST_GROUPS]),
             _number(row["p"]),
             _number(row["p_adjusted"]),
         ]
         for row in table.slice(0, _MOST_ROWS).to_pylist()
     ]
-    headings = ("metric", "layer", *(mean[5:-1] for mean in means[:6]), "p", "adj. p")
-    return _table("Differences between groups (means of medians over heads)", headings, rows)
+    headings = ("metric", "layer", *(mean[5:-1] for mean in means[:_MOST_GROUPS]), "p", "adj. p")
+    more = f", {_MOST_GROUPS} of {len(means)} groups" if len(means) > _MOST_GROUPS else ""
+    title = f"Differences between groups (means of medians over heads{more})"
+    return _table(_title(title, comparison, "groups", table.num_rows), headings, rows)
 
 
 def _signatures(comparison: Comparison, numbers: Numbers) -> Part | None:
-    rows = [row for row in comparison.signatures.to_pylist() if row["signature"] == "n_eff"][:_MOST_ROWS]
+    rows = [row for row in comparison.signatures.to_pylist() if row["signature"] == "n_eff"]
     if not rows:
         return None
     keys = ("pearson", "pearson_within_layer", "dispersion_a", "dispersion_b")
     body = [
         (numbers[row["run_a"]], numbers[row["run_b"]], row["aligned"], *(_number(row[key]) for key in keys))
-        for row in rows
+        for row in rows[:_MOST_ROWS]
     ]
+    title = _title("Signatures compared: n_eff; the page has the others", comparison, "signatures", len(rows), " pairs")
     headings = ("run", "with", "paired by", "Pearson", "within layers", "dispersion", "its own")
-    return _table("Signatures compared: n_eff; the page has the others", headings, body)
+    return _table(title, headings, body)
 
 
 def _median(values: Sequence[float] | np.ndarray) -> float | None:
