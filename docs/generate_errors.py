@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from torch import nn
 
@@ -26,7 +28,12 @@ All come before training starts or when a page is asked for. A failure during tr
 goes on.
 """
 _WRAP = textwrap.TextWrapper(width=100, break_long_words=False, break_on_hyphens=False)
-QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+QUIET: dict[str, Any] = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,6 @@ def rewritten(name: str, **entries: object) -> Path:
 
 def two_alike() -> None:
     """Two monitors of one name in one Trainer."""
-    import pytorch_lightning as pl
-
     from headwatch.demo.model import TextDecoder
 
     monitors = [QKProfileMonitor(), QKProfileMonitor()]
@@ -105,6 +110,36 @@ def profile_file(name: str) -> object:
     return replay([Item(0, Path(name))], Path("runs/headwatch/file"), Reading(null=False), name="file")
 
 
+class Learner(pl.LightningModule):
+    """A model in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = encoder()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+    def training_step(self, x: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        return self(x).square().mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def training(*monitors: pl.Callback, steps: int = 2, ckpt: str | None = None) -> pl.Trainer:
+    """A short training that is watched."""
+    trainer = pl.Trainer(max_steps=steps, callbacks=list(monitors), default_root_dir="trained", **QUIET)
+    trainer.fit(Learner(), torch.utils.data.DataLoader(torch.randn(16, 5, 16), batch_size=4), ckpt_path=ckpt)
+    return trainer
+
+
+def resumed_otherwise() -> object:
+    """A resume that measures another form."""
+    training(QKProfileMonitor()).save_checkpoint("last.ckpt")
+    return training(QKProfileMonitor(biases=True), steps=4, ckpt="last.ckpt")
+
+
 def several() -> object:
     """A folder that holds two runs."""
     stored("first")
@@ -123,6 +158,8 @@ MISTAKES = (
     Mistake("Heads handed over and selected", lambda: QKProfileMonitor(heads=[{}], include=["L00.*"])),
     Mistake("A negative displacement", lambda: QKProfileMonitor(displacements=[0, -1])),
     Mistake("No probe documents", lambda: MarginalAttentionMonitor(probe=0)),
+    Mistake("A probe that the model does not take", lambda: training(MarginalAttentionMonitor(torch.zeros(2, 5, 8)))),
+    Mistake("A resume that measures something else", resumed_otherwise),
     Mistake("Two callbacks alike (Lightning says it first; `name=` on one of them is the remedy)", two_alike),
     Mistake("The store's directory cannot be made", file_in_the_way),
     Mistake("No run there", lambda: headwatch.load("runs/nothing")),
