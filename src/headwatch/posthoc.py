@@ -126,7 +126,7 @@ def _remedy(reading: Reading) -> str:
         else f"give a count that splits the query rows into heads of equal size; {reading.n_heads} was given"
     )
     return (
-        f"{count}; or, where the projections have unusual names, load the weights into the model and give "
+        f"{count}; or, where the projections have unusual names, load the weights into the model and call "
         "headwatch.profile(model, probe=batch), which finds heads on a forward pass."
     )
 
@@ -146,7 +146,7 @@ def _ignored(checkpoint: Checkpoint, site: Site, option: str, said: int | None) 
     return (
         f"{checkpoint.path}: --{option.replace('_', '-')} {said} ({option}={said} in Python) does not fit: expected "
         f"{said} {kind} in every attention module, found {found} in {site.module}, as {source} tell. What to do: leave "
-        f"the option away, or give {found}; modules with another count can be left out with --exclude."
+        f"out the option, or give {found}; modules with another count can be left out with --exclude."
     )
 
 
