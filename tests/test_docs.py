@@ -77,9 +77,16 @@ def test_curves_speak_of_columns_that_exist() -> None:
 def test_code_of_a_page_runs(page: Path, stored_run: Path) -> None:
     for package in ("duckdb", "pandas", "polars"):
         pytest.importorskip(package)
-    namespace: dict[str, object] = {}
-    for block in python_blocks(page):
-        exec(compile(block, page.name, "exec"), namespace)
+    for block in python_blocks(page):  # each alone, as a reader copies it
+        exec(compile(block, page.name, "exec"), {})
+
+
+def test_a_run_is_read_by_what_an_install_brings(stored_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = python_blocks(DOCS / "recipes.md")[1]
+    assert "headwatch.load" in block
+    for package in ("pandas", "polars", "duckdb"):
+        monkeypatch.setitem(sys.modules, package, None)
+    exec(compile(block, "recipes.md", "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
