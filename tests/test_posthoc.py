@@ -159,7 +159,7 @@ def sized(tmp_path: Path) -> Path:
 def test_a_count_that_cannot_hold_is_refused(sized: Path, llama: Path) -> None:
     with pytest.raises(
         CheckpointError,
-        match=r"sized: --n-heads 3 .*expected 3 query heads.*found 4 in layers\.0\.attn.*What to do: leave out the option",
+        match=r"sized: --n-heads 3 .*expected 3 query heads.*found 4 in layers\.0\.attn.*leave out the option",
     ):
         open_model(sized, Reading(n_heads=3))
     with pytest.raises(CheckpointError, match=r"--n-kv-heads 4 .*expected 4 key-value heads.*found 2 in"):
