@@ -143,6 +143,21 @@ def test_drift_table_sorts_and_filters(page, comparison):
     assert {(row[0], row[1][:3]) for row in found} == {("quick", "L02")}
 
 
+def test_a_wide_table_scrolls_in_its_own_box(page):
+    size = page.get_window_size()
+    page.set_window_size(1200, 900)
+    try:
+        page.execute_script("document.getElementById('drift').scrollIntoView()")
+        wait(page, "document.querySelector('#drift tbody tr')")
+        root = "document.documentElement"
+        assert page.execute_script(f"return [{root}.scrollWidth, {root}.clientWidth]") == [1200, 1200]
+        box = "document.querySelector('#drift .scroll')"
+        assert page.execute_script(f"return getComputedStyle({box}).overflowX") == "auto"
+        assert page.execute_script(f"return {box}.getBoundingClientRect().right") < 1200
+    finally:
+        page.set_window_size(size["width"], size["height"])
+
+
 def test_drift_table_holds_the_tables_numbers(page, comparison):
     wait(page, "document.querySelector('#drift tbody tr')")
     steps = comparison.records[1].drift["left_null_step"].to_pylist()
