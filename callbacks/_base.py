@@ -13,6 +13,7 @@ from headwatch.callbacks._config import batch_loss, weight_averaging, x_of
 from headwatch.callbacks._lightning import LightningCallback, LightningModule, Trainer
 from headwatch.callbacks._session import Session, session_of
 from headwatch.heads import HeadMap, find_heads
+from headwatch.heads.notes import notes_on
 from headwatch.measure import Measure
 from headwatch.metrics import Kind, check_metrics
 from headwatch.parallel.discovery import Forwards, discover
@@ -243,7 +244,8 @@ class HeadMonitor(LightningCallback):
         session.said = session.said or self._said
         measure = self.measure(trainer, pl_module, head_map, session)  # its errors come before a run opens
         recorder = session.open(trainer, pl_module, head_map, self._run_id)
-        session.say_what_is_not_proven(head_map)
+        for key, text in notes_on(head_map):
+            session.notices.say(key, text)
         self._run_id = session.run_id
         schedule = Schedule(self.every_n_train_steps, self.early_steps, self._stretch)
         price = Price(self.max_overhead)

@@ -198,20 +198,6 @@ class Session:
         before = [self.root / "headwatch" / continues] if continues else []
         return [*(path for path in before if (path / "run.json").is_file()), store.path]
 
-    def say_what_is_not_proven(self, head_map: HeadMap) -> None:
-        """One line for heads that were read by rule, one for what is left out."""
-        structural = [site.module for site in head_map.sites if site.status == "structural"]
-        if structural:
-            self.notices.say(
-                f"structural {structural}",
-                f"{len(structural)} of {len(head_map.sites)} attention modules were read by rule and not proven on a "
-                f"forward pass ({structural[0]} …); they are marked 'structural' in every table and picture.",
-            )
-        if head_map.left_out:
-            names = "; ".join(f"{item.module}: {item.reason}" for item in head_map.left_out[:4])
-            more = f"; and {len(head_map.left_out) - 4} more in run.json" if len(head_map.left_out) > 4 else ""
-            self.notices.say(f"left out {names}", f"left out: {names}{more}.")
-
     def leave(self, trainer: Trainer, name: str, status: str) -> None:
         """A monitor is done; with the last one the run is closed and forgotten."""
         self._open_members.discard(name)

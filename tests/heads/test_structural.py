@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from types import SimpleNamespace
+
 import pytest
 import torch
 from heads_homemade import Linear as LinearAttention
@@ -169,3 +172,28 @@ def test_gpt2_is_read_transposed():
     site = find_heads(built.model).sites[0]
     W = built.model.h[0].attn.c_attn.weight
     assert torch.equal(read_factors(site, named_parameters(built.model)).W_K[1], W[:, N + 16 : N + 32].T)
+
+
+class OfOneHead(nn.Module):
+    """A head that is a module of its own."""
+
+    def __init__(self, width, head):
+        super().__init__()
+        self.key, self.query = nn.Linear(width, head, bias=False), nn.Linear(width, head, bias=False)
+
+
+def test_modules_of_one_head_are_not_split_by_the_count_of_their_list():
+    model = nn.Module()
+    model.config = SimpleNamespace(n_heads=4)
+    model.heads = nn.ModuleList(OfOneHead(32, 8) for _ in range(4))
+    found = find_heads(model)
+    assert [(site.n_heads, site.d_head) for site in found.sites] == [(1, 8)] * 4
+    parameters = named_parameters(model)
+    for site, module in zip(found.sites, model.heads, strict=True):
+        assert torch.equal(read_factors(site, parameters).W_Q[0], module.query.weight)
+
+
+def test_the_error_is_the_same_in_another_process():
+    with pytest.raises(NoAttentionError) as raised:
+        find_heads(nn.Linear(3, 3))
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from headwatch.heads.headmap import LeftOut
 
@@ -28,12 +29,17 @@ class NoAttentionError(ValueError):
     def __init__(self, model: str, left_out: Sequence[LeftOut] = (), what_to_do: str = _IN_CALLBACKS) -> None:
         self.model = model
         self.left_out = tuple(left_out)
+        self.what_to_do = what_to_do
         reasons = "".join(f"\n  {item.module or '(the model itself)'}: {item.reason}" for item in left_out[:20])
         found = f"Left out:{reasons}" if left_out else "Nothing in it looks like self-attention."
         super().__init__(
             f"{model}: expected self-attention with query and key projections, found none that can be watched. "
             f"{found}\nWhat to do: {what_to_do}"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent between processes as it was made."""
+        return type(self), (self.model, self.left_out, self.what_to_do)
 
 
 @contextmanager

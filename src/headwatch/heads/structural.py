@@ -172,6 +172,12 @@ def _resolve(counts: Counts, q_rows: int, k_rows: int) -> tuple[int, int, int]:
     return q_rows // d_head, k_rows // d_head, d_head
 
 
+def _holds_one_head(name: str, q_rows: int, k_rows: int, N: int, counts: Counts) -> bool:
+    """One module of a list of n_heads, each with a head's share of the rows: the count is that of the list."""
+    in_a_list = name.rpartition(".")[2].isdecimal()
+    return in_a_list and counts.n_heads is not None and q_rows == k_rows and q_rows * counts.n_heads == N
+
+
 def _torch_mha(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     if not isinstance(module, nn.MultiheadAttention):
         return None
@@ -200,7 +206,9 @@ def _separate(module: nn.Module, name: str, counts: Counts) -> _Found | None:
     (q_rows, N), (k_rows, key_N) = shape(query[1]), shape(key[1])
     if key_N != N:
         raise _Unclear(f"cross-attention: keys come from a space of {key_N} dimensions, queries of {N}")
-    heads, kv_heads, d_head = _resolve(counts, q_rows, k_rows)
+    heads, kv_heads, d_head = (
+        (1, 1, q_rows) if _holds_one_head(name, q_rows, k_rows, N, counts) else _resolve(counts, q_rows, k_rows)
+    )
     W_Q = projection(query[1], dotted(name, query[0]), layouts.separate(heads, d_head))
     W_K = projection(key[1], dotted(name, key[0]), layouts.separate(kv_heads, d_head))
     return _Found(heads, kv_heads, d_head, W_Q, W_K, N, "separate", _lora(W_Q, W_K))
