@@ -7,6 +7,8 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from headwatch.comparison import compare
@@ -152,6 +154,19 @@ def test_a_run_that_did_not_finish_is_compared_and_marked(tmp_path):
     comparison = compare([*seeds(tmp_path, 2), make_run(tmp_path / "x", seed=8, name="x", status="running")])
     assert comparison.runs.to_pylist()[2]["note"].startswith("did not finish")
     assert "x: did not finish: compared up to its last snapshot (step 300)." in comparison.notes
+
+
+def test_a_run_that_diverged_is_marked(tmp_path):
+    healthy, broken = seeds(tmp_path, 2, signatures=False)
+    part = broken / "profile" / "step=000000300.parquet"
+    table = pq.read_table(part)
+    for name in ("a", "b", "c", "d", "stable_rank"):
+        values = [None, None, None, *table[name].to_pylist()[3:]]
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, pa.float64()))
+    pq.write_table(table, part)
+    notes = compare([healthy, broken]).notes
+    assert "run 1: 3 of 16 heads have no profile at its last snapshot (step 300)." in notes
+    assert [note for note in notes if note.startswith("run 0")] == []
 
 
 def test_too_few_and_too_many(tmp_path):

@@ -76,7 +76,7 @@ def record(run: Run, label: str) -> RunRecord:
         drift=drift.drift_table(full),
         signature=signature,
         n_snapshots=len(full.steps),
-        note="; ".join(filter(None, [state_note(run), trouble])),
+        note="; ".join(filter(None, [state_note(run), trouble, _gone(full)])),
     )
 
 
@@ -86,6 +86,12 @@ def thin(run: Trajectories, snapshots: int) -> Trajectories:
     keep = np.unique(np.linspace(0, n - 1, min(n, snapshots)).round().astype(int))
     values = {key: run.values[key][keep].astype(np.float32) for key in _KEPT}
     return replace(run, steps=run.steps[keep], loss=_lowest(run.loss)[keep], values=values)
+
+
+def _gone(run: Trajectories) -> str:
+    """Heads that the last snapshot has no profile of, as when training diverged; empty where it has all."""
+    gone = int(np.isnan(run.values["a"][-1]).sum())
+    return f"{gone} of {run.n_heads} heads have no profile at its last snapshot" if gone else ""
 
 
 def _lowest(loss: Array) -> Array:
