@@ -189,3 +189,13 @@ def test_profile_of_a_state_dict_is_that_of_its_model():
     weights = headwatch.profile(model.state_dict(), n_heads=2).to_pandas()
     live = headwatch.profile(model).to_pandas()
     np.testing.assert_allclose(weights[["a", "b", "c", "d", "norm"]], live[["a", "b", "c", "d", "norm"]], rtol=1e-12)
+
+
+def test_a_step_that_goes_back_is_said_and_left_out(tmp_path):
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, batch_first=True), 1)
+    monitor = headwatch.Monitor(model, dirpath=tmp_path, early_steps=(), every_n_train_steps=1)
+    monitor.step(5)
+    with pytest.warns(HeadwatchWarning, match=r"step\(3\) was called after step\(5\)"):
+        monitor.step(3)
+    monitor.close()
+    assert headwatch.load(monitor.path).steps() == [0, 5]

@@ -188,6 +188,13 @@ class Monitor:
             loss: training loss, read only when a snapshot is due.
             epoch: current epoch.
         """
+        if step < self._last.step:
+            self._recorder.notices.say(
+                "step back",
+                f"step({step}) was called after step({self._last.step}): expected the optimizer steps done so far, "
+                "which only grow. The call is left out.",
+            )
+            return
         if any(watcher.due(step) for watcher in self._watchers):
             self._observe(_moment(step, loss, epoch))
         if step != self._last.step:
