@@ -195,6 +195,8 @@ class ProfileMeasure:
         columns |= self._against_null(columns)
         beyond = columns.get("beyond_null")
         columns |= self.trajectory.update(step, profile, beyond)
+        if beyond is not None:  # no profile, no verdict
+            columns["beyond_null"] = np.where(np.isnan(columns["a"]), np.nan, beyond)
         columns["head_type"] = np.array([_type_name(code) for code in columns["head_type"]], dtype=object)
         table = heads_table("profile", {**self._identity, **columns, "flags": flags, "step": np.full(len(flags), step)})
         return Snapshot("profile", step, table, info=self._null_info() if self._null else {})

@@ -221,7 +221,8 @@ def test_a_head_that_turns_nan_is_isolated(tmp_path):
     pl.seed_everything(3)
     trainer(tmp_path, [Poison(), QKProfileMonitor(5, on_error="raise")], max_steps=5).fit(Tiny(), batches())
     rows = headwatch.load(tmp_path).to_pandas().query("step == 5").set_index(["layer", "head"])
-    assert rows.loc[(1, 0)].isna()[["a", "stable_rank", "theta_distance", "drift"]].all()
+    assert rows.loc[(1, 0)].isna()[["a", "stable_rank", "theta_distance", "drift", "beyond_null"]].all()
+    assert rows.drop((1, 0)).beyond_null.notna().all()
     assert rows["flags"].to_dict() == {(0, 0): "", (0, 1): "", (1, 0): "nan", (1, 1): ""}
     assert rows.drop((1, 0)).a.notna().all()
 

@@ -62,7 +62,10 @@ def _replay(
     run_directory = directory / "headwatch" / name
     with _bar(len(items)) as progress:
         replay(items, run_directory, reading, name=name, jobs=jobs, progress=progress)
-    typer.echo(f"{len(items)} checkpoints, steps {items[0].step} to {items[-1].step}")
+    first, last = items[0].step, items[-1].step
+    typer.echo(
+        f"{len(items)} checkpoints, steps {first} to {last}" if len(items) > 1 else f"1 checkpoint, step {first}"
+    )
     print_places(run_directory, report)
 
 

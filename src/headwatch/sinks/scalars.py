@@ -18,7 +18,7 @@ __all__ = ["BROKEN_FLAGS", "RANK_ONE_BELOW", "SUMMARY_PARTS", "X_KEY", "at_rest"
 
 X_KEY = "trainer/global_step"
 SUMMARY_PARTS: tuple[str, ...] = ("consistency", "consistency_within", "dispersion", "drift", "noise_floor")
-BROKEN_FLAGS: tuple[str, ...] = ("zero_form", "nan", "inf")
+BROKEN_FLAGS: tuple[str, ...] = ("zero_form", "nan", "inf", "failed", "not_captured")
 RANK_ONE_BELOW = 2.0
 
 _EXTREMES = {"stable_rank": ("min", np.min), "row_entropy": ("min", np.min), "max_logit": ("max", np.max)}
