@@ -96,7 +96,7 @@ class Watcher:
             step: optimizer steps done.
             stores: run directories with earlier snapshots of this training, oldest first; the last is the run's own.
         """
-        for path in stores:
+        for path in stores if step else ():  # at step 0 every run is a new one
             table = load(path).table(self.name)
             earlier = table.filter(pc.less_equal(table["step"], step))
             if earlier.num_rows:
