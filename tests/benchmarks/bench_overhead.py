@@ -39,7 +39,7 @@ from headwatch.schedule import Schedule
 PER = 1000  # steps that everything is given for
 DUE = [0, *(step for step in range(1, PER + 1) if Schedule().due(step - 1, step))]
 LATER = [step for step in range(PER + 1, 2 * PER + 1) if Schedule().due(step - 1, step)]  # after the dense start
-SIGNATURES_EVERY = MarginalAttentionMonitor().every_n_train_steps
+SIGNATURES = MarginalAttentionMonitor()
 WATCH_EVERY = 1000  # wandb's own default
 
 WAYS = ("nothing", "ours, profiles", "ours, both", "wandb.watch", "dense eigenvalues")
@@ -220,9 +220,10 @@ def seconds_later(way: str, events: Events, options: argparse.Namespace) -> floa
         return seconds_of_events(way, events, options)
 
     def shared(step: int) -> bool:  # by both monitors
-        return way == "ours, both" and step % SIGNATURES_EVERY == 0
+        return way == "ours, both" and step % SIGNATURES.every_n_train_steps == 0
 
-    seen = {step: taken for step, taken in events.seconds.items() if 100 <= step < options.steps and step in DUE}
+    late = [step for step in DUE if 100 <= step < options.steps and step not in SIGNATURES.early_steps]
+    seen = {step: events.seconds[step] for step in late if step in events.seconds}
     mean = {kind: stats.mean(t for s, t in seen.items() if shared(s) == kind) for kind in set(map(shared, LATER))}
     return sum(mean[shared(step)] for step in LATER)
 
