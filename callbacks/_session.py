@@ -16,7 +16,7 @@ from headwatch.info import new_run_id, plain, run_info
 from headwatch.notices import Notices
 from headwatch.parallel import ALONE, Follower, PeerError, Ranks, current_ranks
 from headwatch.recorder import PATIENCE, Recorder
-from headwatch.run import StoreError, load
+from headwatch.run import load
 from headwatch.sinks.row import Sink
 from headwatch.sinks.store import RunStore
 
@@ -181,9 +181,8 @@ class Session:
                 continue
             run = wandb_run_of(logger)
             if run is not None:
-                earlier = (
-                    load(store.path).profile if store.steps("profile") else None
-                )  # a resumed run's: its trails go on
+                # a resumed run's: the pictures' trails go on
+                earlier = load(store.path).profile if store.steps("profile") else None
                 sinks.append(WandbSink(run, metrics=metrics, history=earlier, say=self.notices.say))
             else:
                 sinks.append(LoggerSink(logger, metrics=metrics))
@@ -238,9 +237,8 @@ def _wandb_info(run: Any) -> dict[str, Any] | None:
 
 def _resumed(path: Path, info: dict[str, Any]) -> dict[str, Any]:
     """The new description, with what only the first one knows."""
-    try:
-        before = load(path).info
-    except StoreError:
+    before = earlier_info(path)
+    if not before:
         return info
     kept: dict[str, Any] = {key: before[key] for key in ("created", "null") if key in before}
     return {**info, **kept, "messages": [*before.get("messages", []), *info["messages"]]}

@@ -77,7 +77,7 @@ class MarginalAttentionMonitor(HeadMonitor):
         on_error: "warn" says a failure once and training goes on; "raise" is for tests.
 
     Raises:
-        ValueError: a setting that cannot be, or no probe documents, with what to do.
+        ValueError: a setting that cannot be, or probe documents that are missing or do not fit, with what to do.
         NoAttentionError: no self-attention head was found, before training starts.
 
     Example::

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from headwatch.alerts import Alerts
@@ -266,7 +267,7 @@ class Recorder:
         self._release(timeout)
         queued = self._worker.submit(done.set, 0.0 if self._stuck else timeout)
         self._stuck = self._stuck and not queued  # room in the queue: the worker is back
-        if not queued or not done.wait(max(0.0, deadline - time.monotonic())):
+        if not queued or not done.wait(_until(deadline)):
             self.notices.say("flush", f"the store was more than {timeout:.0f} s behind a checkpoint that was saved.")
 
     def close(self, status: str, timeout: float | None = None) -> None:
@@ -288,15 +289,14 @@ class Recorder:
             self._raise_if_asked()
 
     def _ended(self, status: str, timeout: float) -> bool:
-        end = lambda: self._guarded(lambda: self._end(status))  # noqa: E731
+        end = partial(self._guarded, partial(self._end, status))
         if self._worker is None:
             self._release(None)
             end()
             return True
         deadline = time.monotonic() + timeout
         self._release(timeout)
-        left = lambda: max(0.0, deadline - time.monotonic())  # noqa: E731
-        return self._worker.submit(end, left()) and self._worker.close(left())
+        return self._worker.submit(end, _until(deadline)) and self._worker.close(_until(deadline))
 
     def _end(self, status: str) -> None:
         for step in sorted(self._pending):
@@ -318,6 +318,11 @@ class Recorder:
                 f"the end of the run could not be written into the store at {self.store.path}: {_sentence(error)} What "
                 "was stored before is whole, but run.json does not say how the run ended.",
             )
+
+
+def _until(deadline: float) -> float:
+    """Seconds that are left, on the monotonic clock."""
+    return max(0.0, deadline - time.monotonic())
 
 
 def _sentence(error: Exception) -> str:

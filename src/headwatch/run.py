@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from headwatch import tables
 from headwatch.sinks.lock import RunLock
-from headwatch.sinks.parts import Part, list_parts
+from headwatch.sinks.parts import Part, list_parts, steps_of
 from headwatch.snapshot import SCHEMA_VERSION, SUMMARY_SCHEMA, TOKENS_SCHEMA, profile_schema, signature_schema
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Run:
     def __repr__(self) -> str:
         status = "still going" if self.is_live else self.info.get("status", "status unknown")
         try:
-            counts = ", ".join(f"{name} ({len(_steps_in(self.path / name))} snapshots)" for name in self.monitors)
+            counts = ", ".join(f"{name} ({len(steps_of(self.path / name))} snapshots)" for name in self.monitors)
         except (OSError, pa.ArrowException):
             counts = "its snapshots cannot be read"
         return f"<Run {self.path}: {status}; {counts or 'no snapshot yet'}>"
@@ -210,14 +210,6 @@ def _read_folder(directory: Path, schema: pa.Schema) -> pa.Table:
         if name in schema.names
     ]
     return pa.concat_tables(pieces).sort_by(order)
-
-
-def _steps_in(directory: Path) -> set[int]:
-    """Steps of a folder; only what was compacted must be opened."""
-    steps: set[int] = set()
-    for part in list_parts(directory):
-        steps |= set(pq.read_table(part.path, columns=["step"])["step"].to_pylist()) if part.compacted else {part.first}
-    return steps
 
 
 def _read_part(part: Part, schema: pa.Schema) -> pa.Table:

@@ -60,7 +60,7 @@ def observe(
     groups = _by_module(first)
     for site in handed:
         own = next((module for module in groups if module == site.module or _calls(first, groups[module], site)), None)
-        keys = groups.pop(own, [])  # type: ignore[arg-type]
+        keys = [] if own is None else groups.pop(own)
         _judge_handed(result, site, [(first.calls[key], second.calls.get(key)) for key in keys], parameters)
     for module, keys in groups.items():
         _judge(result, module, [(first.calls[key], second.calls.get(key)) for key in keys], given, parameters)

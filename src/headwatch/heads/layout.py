@@ -114,7 +114,7 @@ class Layout:
         strides = [math.prod(self.shape[a + 1 :]) for a in axes]
         grids = np.meshgrid(*[np.arange(self.shape[a]) * s for a, s in zip(axes, strides, strict=True)], indexing="ij")
         starts = np.zeros(count, dtype=np.int64)
-        starts[table.reshape(-1)] = sum(grids).reshape(-1)  # type: ignore[union-attr]
+        starts[table.reshape(-1)] = np.sum(grids, axis=0).reshape(-1)
         return starts
 
     @cached_property

@@ -16,6 +16,7 @@ from headwatch.heads.trace import Cut
 
 __all__ = ["NormFormula", "fit_norm", "trailing_places"]
 
+_NORMALISED: tuple[Literal["rms", "layer", "l2"], ...] = ("rms", "layer", "l2")
 _EPS = (0.0, 1e-6, 1e-5, 1e-8, 1e-12)
 
 
@@ -74,8 +75,8 @@ def _formulas(cut: Cut) -> Iterator[NormFormula]:
             continue
         if gain is not None:
             yield NormFormula("gain", 0.0, 1, gain, offset, bias)
-        for kind, eps in product(("rms", "layer", "l2"), dict.fromkeys((*cut.eps, *_EPS))):
-            yield NormFormula(kind, eps, size, gain, offset, bias)  # type: ignore[arg-type]
+        for kind, eps in product(_NORMALISED, dict.fromkeys((*cut.eps, *_EPS))):
+            yield NormFormula(kind, eps, size, gain, offset, bias)
 
 
 def _error(formula: NormFormula, cut: Cut, x: Tensor, y: Tensor) -> float:

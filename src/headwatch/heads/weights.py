@@ -92,7 +92,7 @@ def _address(tensor: Tensor) -> int | None:
     """Where a tensor's values lie; None for tensors without a storage of their own (inside vmap, sparse)."""
     try:
         return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
+    except RuntimeError:
         return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -86,7 +87,7 @@ def probe_forwards(
     batch = batch if probe_fn is not None or _takes(model, call, batch) else _without_last_token(batch)
     half = min(_PROOF_DOCUMENTS, (batch_size(batch) or 0) // 2)
     parts = [cut(batch, 0, half), cut(batch, half, 2 * half)] if half else [batch, batch]
-    return [lambda part=part: call(part) for part in parts]  # type: ignore[misc]
+    return [partial(call, part) for part in parts]
 
 
 def _explained(call: Callable[[Any], object]) -> Callable[[Any], object]:

@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Part", "list_parts", "part_name", "range_name", "step_of"]
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+__all__ = ["Part", "list_parts", "part_name", "range_name", "step_of", "steps_in", "steps_of"]
 
 _PART = re.compile(r"step=(\d{9,})\.parquet")
 _RANGE = re.compile(r"steps=(\d{9,})-(\d{9,})\.parquet")
@@ -57,6 +60,18 @@ def list_parts(directory: Path) -> list[Part]:
         return []
     parts = [part for name in names if (part := _parse(directory, name))]
     return sorted(parts, key=lambda part: (part.first, part.last))
+
+
+def steps_in(part: Part) -> set[int]:
+    """Steps that a part holds; only what was compacted must be opened."""
+    if not part.compacted:
+        return {part.first}
+    return set(pc.unique(pq.read_table(part.path, columns=["step"])["step"]).to_pylist())
+
+
+def steps_of(directory: Path) -> list[int]:
+    """Steps of one kind, in order."""
+    return sorted({step for part in list_parts(directory) for step in steps_in(part)})
 
 
 def _parse(directory: Path, name: str) -> Part | None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from headwatch.sinks.files import write_json, write_parquet, write_whole
 from headwatch.sinks.lock import RunLock
-from headwatch.sinks.parts import Part, list_parts, part_name, range_name, step_of
+from headwatch.sinks.parts import Part, list_parts, part_name, range_name, step_of, steps_in, steps_of
 from headwatch.snapshot import Snapshot
 
 __all__ = ["COMPACT_ABOVE", "RunStore"]
@@ -119,10 +119,7 @@ class RunStore:
 
     def steps(self, kind: str) -> list[int]:
         """Steps of one kind that are on disk."""
-        steps: set[int] = set()
-        for part in list_parts(self.path / kind):
-            steps.update(_steps_in(part))
-        return sorted(steps)
+        return steps_of(self.path / kind)
 
     def supersede_after(self, step: int) -> int:
         """Move everything later than ``step`` to ``superseded/``: the run goes on from an older checkpoint.
@@ -173,7 +170,7 @@ class RunStore:
 
     def _drop_compacted_singles(self, directory: Path) -> None:
         parts = list_parts(directory)
-        inside = {step for part in parts if part.compacted for step in _steps_in(part)}
+        inside = {step for part in parts if part.compacted for step in steps_in(part)}
         for part in parts:
             if not part.compacted and part.first in inside:
                 part.path.unlink(missing_ok=True)
@@ -191,12 +188,6 @@ class RunStore:
             self.compact()
         finally:
             self.update(**changes)
-
-
-def _steps_in(part: Part) -> set[int]:
-    if not part.compacted:
-        return {part.first}
-    return set(pc.unique(pq.read_table(part.path, columns=["step"])["step"]).to_pylist())
 
 
 def _free_name(path: Path) -> Path:
